@@ -1,0 +1,167 @@
+# libiomap - one Makefile, GNU make
+#
+#   make                        the library, the examples, the benchmark program
+#   make check                  all tests, at most 3 minutes on 2 cores; make check-long has all night
+#   make BUILD=asan check       debug, asan or tsan in place of release
+#   make demo                   what the library is for, in a minute
+#   make bench ARGS="…"         build/release/iomap-bench with these arguments
+#   make install PREFIX=/usr    headers, libraries, pkg-config file (DESTDIR is honoured)
+#   make format                 clang-format over the sources, or over FILES="…"
+#
+# WERROR=1 turns warnings into errors. Everything built lies under build/$(BUILD)/.
+
+BUILD ?= release
+VERSION := 0.1.0
+O := build/$(BUILD)
+
+PREFIX ?= /usr/local
+LIBDIR ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+
+# Debian packages: what the library and the demo need, and what the tests need beside them
+DEPS := gcc libc6-dev make liburcu-dev libaio-dev libjemalloc-dev libjansson-dev gnuplot-nox
+DEPS_CHECK := g++ check pkg-config
+DEPS_TSAN := clang libclang-rt-dev llvm
+
+# --- how each build compiles ----------------------------------------------------------------------------------------------
+CC_release := gcc
+CC_debug := gcc
+CC_asan := gcc
+CC_tsan := clang
+FLAGS_release := -O2 -g
+FLAGS_debug := -Og -g -DIOMAP_DEBUG
+FLAGS_asan := -O1 -g -fno-omit-frame-pointer -DIOMAP_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=undefined
+FLAGS_tsan := -O1 -g -fno-omit-frame-pointer -DIOMAP_DEBUG -fsanitize=thread
+
+ifeq ($(FLAGS_$(BUILD)),)
+$(error BUILD=$(BUILD): release, debug, asan or tsan)
+endif
+ifeq ($(origin CC),default)
+CC := $(CC_$(BUILD))
+endif
+CXX ?= g++
+AR ?= ar
+
+WARN := -Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes $(if $(WERROR),-Werror)
+CPPFLAGS += -Iinclude -D_GNU_SOURCE= -D_FILE_OFFSET_BITS=64
+ALL_CFLAGS := -std=gnu11 $(WARN) -fPIC -fvisibility=hidden -pthread $(FLAGS_$(BUILD)) $(CFLAGS)
+LIBS := -lurcu-bp -lurcu-common -laio -pthread
+
+# Programs bring jemalloc, the library only looks for it. The sanitizers want malloc to themselves, and a shared library
+# of theirs has open symbols.
+ifneq ($(filter release debug,$(BUILD)),)
+MALLOC := -Wl,--no-as-needed -ljemalloc -Wl,--as-needed
+SHARED := $(O)/libiomap.so
+endif
+
+# --- sources, by wildcard -------------------------------------------------------------------------------------------------
+objects = $(patsubst %.c,$(O)/%.o,$(wildcard $(1)))
+LIB_OBJ := $(call objects,libiomap/*.c)
+BENCH_OBJ := $(call objects,bench/*.c)
+UNIT_OBJ := $(call objects,tests/unit/*.c)
+EXAMPLE_OBJ := $(call objects,examples/*.c)
+PROGRAM_OBJ := $(call objects,tests/model/*.c tests/stress/*.c)
+TESTLIB_OBJ := $(filter-out %/unit-main.o,$(call objects,tests/lib/*.c))
+ALL_OBJ := $(LIB_OBJ) $(BENCH_OBJ) $(UNIT_OBJ) $(EXAMPLE_OBJ) $(PROGRAM_OBJ) $(TESTLIB_OBJ) $(O)/tests/lib/unit-main.o
+
+LIB := $(O)/libiomap.a
+BENCH := $(if $(BENCH_OBJ),$(O)/iomap-bench)
+UNIT := $(if $(UNIT_OBJ),$(O)/unit-tests)
+EXAMPLES := $(EXAMPLE_OBJ:.o=)
+PROGRAMS := $(PROGRAM_OBJ:.o=)
+suites := $(sort $(notdir $(basename $(wildcard tests/unit/*.c))))
+
+.PHONY: all check check-long run-check demo bench install format clean deps FORCE
+.DELETE_ON_ERROR:
+.SECONDARY:
+
+all: $(LIB) $(SHARED) $(EXAMPLES) $(BENCH)
+
+# --- the library ----------------------------------------------------------------------------------------------------------
+# Tests see the private headers, examples and benchmarks do not.
+$(O)/tests/%.o: CPPFLAGS += -iquote libiomap -iquote tests/lib
+
+$(O)/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+
+$(LIB): $(LIB_OBJ)
+	@rm -f $@
+	$(AR) rcs $@ $^
+
+$(O)/libiomap.so: $(LIB_OBJ) libiomap/libiomap.map
+	$(CC) $(ALL_CFLAGS) -shared -o $@ -Wl,-soname,libiomap.so.0 -Wl,--version-script=libiomap/libiomap.map \
+		-Wl,-z,defs,-z,now,-z,relro,-z,nodelete $(LDFLAGS) $(LIB_OBJ) $(LIBS)
+	ln -sf libiomap.so $@.0
+
+# --- programs -------------------------------------------------------------------------------------------------------------
+link = $(CC) $(ALL_CFLAGS) -o $@ $(LDFLAGS) $(filter %.o,$^) $(LIB) $(MALLOC) $(1) $(LIBS) -lm
+
+$(O)/bench/report.o: CPPFLAGS += -DBENCH_COMMIT='"$(shell git describe --always --dirty 2>/dev/null)"'
+$(O)/iomap-bench: $(BENCH_OBJ) $(LIB)
+	$(call link,-ljansson)
+
+$(EXAMPLES): %: %.o $(LIB)
+	$(call link)
+
+$(PROGRAMS): %: %.o $(TESTLIB_OBJ) $(LIB)
+	$(call link,$(CHECK_LIBS))
+
+$(O)/unit-tests: $(O)/tests/lib/unit-main.o $(UNIT_OBJ) $(TESTLIB_OBJ) $(LIB)
+	$(call link,$(CHECK_LIBS))
+
+CHECK_LIBS = $(shell pkg-config --libs check)
+
+$(O)/tests/lib/unit-main.o: $(O)/suites.inc
+$(O)/tests/lib/unit-main.o: CPPFLAGS += -iquote $(O)
+$(O)/suites.inc: FORCE
+	@mkdir -p $(@D)
+	@printf 'SUITE(%s)\n' $(subst -,_,$(suites)) > $@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+
+# --- tests ----------------------------------------------------------------------------------------------------------------
+ALONE := stress/readers
+# ThreadSanitizer is for threads: no models, no scripts. Scripts that look at the shared library need one.
+RUN_PROGRAMS := $(if $(filter tsan,$(BUILD)),$(filter-out $(O)/tests/model/%,$(PROGRAMS)),$(PROGRAMS))
+# What measures rates runs alone, after the rest.
+RUN_ALONE := $(filter $(ALONE:%=$(O)/tests/%),$(RUN_PROGRAMS))
+RUN_SCRIPTS := $(if $(filter tsan,$(BUILD)),,tests/examples.sh) $(if $(SHARED),tests/headers.sh tests/symbols.sh)
+
+check check-long: deps
+	+@$(MAKE) --no-print-directory run-check LONG=$(if $(filter check-long,$@),1)
+
+run-check: $(LIB) $(SHARED) $(UNIT) $(EXAMPLES) $(PROGRAMS) $(BENCH)
+	@BUILD='$(BUILD)' O='$(O)' LONG='$(LONG)' CC='$(CC)' CXX='$(CXX)' LINK='$(FLAGS_$(BUILD)) $(LIB) $(MALLOC) $(LIBS)' \
+		tests/run.sh $(if $(UNIT),$(suites:%=unit/%)) $(filter-out $(RUN_ALONE),$(RUN_PROGRAMS)) $(RUN_SCRIPTS) \
+		--alone $(RUN_ALONE)
+
+demo: deps
+	+@$(MAKE) --no-print-directory BUILD=release build/release/iomap-bench
+	build/release/iomap-bench overcharge $(ARGS)
+
+bench: $(BENCH)
+	$(BENCH) $(ARGS)
+
+deps:
+	@tools/deps.sh $(DEPS) $(if $(filter check check-long,$(MAKECMDGOALS)),$(DEPS_CHECK)) $(if $(filter tsan,$(BUILD)),$(DEPS_TSAN))
+
+# --- the rest -------------------------------------------------------------------------------------------------------------
+install: $(LIB) $(SHARED)
+	install -d $(DESTDIR)$(INCLUDEDIR)/iomap $(DESTDIR)$(LIBDIR)/pkgconfig
+	install -m 644 include/iomap/*.h $(DESTDIR)$(INCLUDEDIR)/iomap/
+	install -m 644 $(LIB) $(DESTDIR)$(LIBDIR)/
+	$(if $(SHARED),install -m 755 $(SHARED) $(DESTDIR)$(LIBDIR)/libiomap.so.$(VERSION))
+	$(if $(SHARED),ln -sf libiomap.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libiomap.so.0)
+	$(if $(SHARED),ln -sf libiomap.so.0 $(DESTDIR)$(LIBDIR)/libiomap.so)
+	printf '%s\n' 'Name: libiomap' 'Description: kernel-style buffered I/O in user space' 'Version: $(VERSION)' \
+		'Cflags: -I$(INCLUDEDIR)' 'Libs: -L$(LIBDIR) -liomap' 'Libs.private: $(LIBS)' \
+		> $(DESTDIR)$(LIBDIR)/pkgconfig/libiomap.pc
+
+FILES ?= $(wildcard include/iomap/*.h libiomap/*.[ch] examples/*.[ch] bench/*.[ch] tests/*/*.[ch])
+format:
+	clang-format -i $(FILES)
+
+clean:
+	rm -rf build
+
+-include $(ALL_OBJ:.o=.d)

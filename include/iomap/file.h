@@ -1,0 +1,340 @@
+/*
+ * file.h - POSIX-shaped files, read and written through a cache
+ *
+ * All opens of one file in a cache share its contents, size and errors; each handle has its own readahead state, advice
+ * and error cursor.
+ *
+ * Atomic unit: the block (block_size). Reads and writes never see part of one. Larger calls go folio by folio, so two
+ * overlapping writes may interleave at folio boundaries; APPEND calls never interleave.
+ *
+ * Crash: to data that no fsync covered, the death of the process (exit and exec included) is what a power cut is to the
+ * kernel's cache. What a returned fsync covered is there.
+ *
+ * Other readers and writers of the file, mmap included, see data after fsync only, and what they write may be lost. Its
+ * size is ours while it is open. An advisory OFD lock on byte 2^63 - 2 keeps a second cache from opening it.
+ */
+#ifndef IOMAP_PUBLIC_FILE_H
+#define IOMAP_PUBLIC_FILE_H
+
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <iomap/base.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* iomap_file_params.flags */
+#define IOMAP_OPEN_SHARED       (1U << 0)       /* do not claim the file for this cache alone */
+
+/* iomap_preadv2() and iomap_pwritev2() */
+#define IOMAP_RWF_NOWAIT        (1 << 0)        /* -EAGAIN (or a short count) instead of waiting for I/O or the throttle */
+#define IOMAP_RWF_DSYNC         (1 << 1)        /* writes: as if followed by iomap_fdatasync() on what was written */
+#define IOMAP_RWF_SYNC          (1 << 2)        /* writes: as if followed by iomap_fsync() on what was written */
+#define IOMAP_RWF_APPEND        (1 << 3)        /* writes: at the end of the file, whatever pos says */
+
+/* iomap_failed_range.flags */
+#define IOMAP_FAILED_FLUSH      (1U << 0)       /* lost by a failed flush, not by a failed write */
+
+/* How a file is to be opened. Zero in a field means its default, and takes what another open of the file has set. */
+struct iomap_file_params {
+	size_t   struct_size;                   /* sizeof(struct iomap_file_params); 0 = the struct of version 0.1 */
+	uint32_t block_size;                    /* granularity of dirty and uptodate, power of two, 512 … 65536; default
+						   max(4096, the device's block) */
+	unsigned flags;                         /* IOMAP_OPEN_* */
+	struct iomap_device *device;            /* NULL: an O_DIRECT device on `path`. Else `path` is the file's name on that
+						   device: same device and name = same file; NULL = the device's only file */
+};
+
+#define IOMAP_FILE_PARAMS_INIT { sizeof(struct iomap_file_params), 0, 0, NULL }
+
+/* Bytes that are in the cache and could not be made durable. */
+struct iomap_failed_range {
+	uint64_t pos, len;
+	int error;                              /* the last negative errno */
+	unsigned tries;                         /* writes that failed so far */
+	unsigned flags;                         /* IOMAP_FAILED_* */
+};
+
+/* What iomap_resolve() does with bytes that could not be made durable. */
+enum iomap_resolution {
+	IOMAP_RESOLVE_RETRY = 0,                /* write what is cached again, now */
+	IOMAP_RESOLVE_DISCARD,                  /* give the bytes up, re-read from the device */
+};
+
+/**
+ * iomap_open - open a file through a cache
+ * @cache:  the cache that will hold its contents
+ * @path:   regular file or block device; must be on a file system that can do O_DIRECT
+ * @oflags: as open(2): access mode, O_CREAT, O_EXCL, O_TRUNC, O_APPEND (every write is IOMAP_RWF_APPEND), O_DSYNC, O_SYNC
+ *          (every write is IOMAP_RWF_DSYNC, _SYNC); O_CLOEXEC is implied
+ * @mode:   permissions where it is created
+ * @out:    gets the handle; the caller ends it by iomap_close()
+ *
+ * The same as iomap_open_with() with no params.
+ *
+ * Context: any thread; sleeps on I/O; not from a callback.
+ * Return:  as iomap_open_with().
+ */
+IOMAP_API int iomap_open(struct iomap_cache *cache, const char *path, int oflags, mode_t mode, struct iomap_file **out);
+
+/**
+ * iomap_open_with - open a file with a chosen block size or device
+ * @cache:  the cache that will hold its contents
+ * @path:   as for iomap_open(); with params->device: the file's name there, or NULL
+ * @oflags: as for iomap_open()
+ * @mode:   permissions where it is created
+ * @params: how, copied; NULL: all defaults
+ * @out:    gets the handle; the caller ends it by iomap_close()
+ *
+ * Two opens of one file (same st_dev and st_ino; same st_rdev for a block device; same device and name) are one file. A
+ * file that writes needs is opened read-write, because part of a block is written by reading the rest. Data left by a
+ * last close is joined.
+ *
+ * Context: any thread; sleeps on I/O; not from a callback.
+ * Return:  0; or what open(2) says (-ENOENT, -EACCES, -EEXIST, -EROFS, -EMFILE, …); -EACCES also without read
+ *          permission; -EISDIR (a directory), -ENODEV (fifo, socket, character device), -EOPNOTSUPP (O_DIRECT is not
+ *          possible there, or a field this version does not know), -EBUSY (another cache has it; the device serves another
+ *          cache; open already with another block_size or device), -EINVAL (NULL, unknown flag, block_size no power of
+ *          two, out of bounds or below the device's block; a second name on a device), -ENOMEM. *@out changes only on 0.
+ * Kernel:  open(2). Differs: an advisory lock claims the file.
+ */
+IOMAP_API int iomap_open_with(struct iomap_cache *cache, const char *path, int oflags, mode_t mode,
+			      const struct iomap_file_params *params, struct iomap_file **out);
+
+/**
+ * iomap_close - close a handle
+ * @file: an open handle; closed in any case
+ *
+ * Does not sync: dirty data is written later by the flusher, and the file's descriptors stay open until then. The last
+ * close of an unlinked file cancels its dirty data.
+ *
+ * Context: one thread, when no other call on @file runs or comes; may sleep; not from a callback.
+ * Return:  0; or the error of blocks whose writeback failed and that this handle has not reported; or -EINVAL (NULL),
+ *          -EBADF (the cache was abandoned). Also then the handle is gone.
+ * Kernel:  close(2). Differs: errors of writeback are reported, data left keeps the file open.
+ */
+IOMAP_API int iomap_close(struct iomap_file *file);
+
+/**
+ * iomap_pread - read bytes through the cache
+ * @file: an open handle
+ * @buf:  destination, any alignment; bytes past the returned count are undefined
+ * @len:  bytes; 0 does nothing
+ * @pos:  first byte in the file, >= 0
+ *
+ * Sees every write that returned before. A hit takes no lock. What is missing is read, with readahead.
+ *
+ * Context: any thread; sleeps on memory and I/O; not from a callback.
+ * Return:  bytes read: @len, or fewer where the file ends or an error came after the first byte; 0 at or past the end;
+ *          or -EINVAL (NULL handle, @pos < 0, @pos + @len past INT64_MAX), -EFAULT (@buf NULL), -EBADF (opened write-only,
+ *          cache abandoned), -ENOMEM, -EIO or what the device said.
+ * Kernel:  filemap_read(). Differs: never sees part of a block write.
+ */
+IOMAP_API ssize_t iomap_pread(struct iomap_file *file, void *buf, size_t len, off_t pos);
+
+/**
+ * iomap_pwrite - write bytes through the cache
+ * @file: an open handle
+ * @buf:  source, any alignment
+ * @len:  bytes; 0 does nothing
+ * @pos:  first byte in the file, >= 0; ignored where the handle has O_APPEND
+ *
+ * On return every reader of the file sees the bytes. They are not durable: that takes iomap_fdatasync().
+ *
+ * Context: any thread; takes the inode lock; sleeps on memory, I/O and the throttle; not from a callback.
+ * Return:  bytes written, fewer than @len only when an error came after the first; or -EINVAL (NULL handle, @pos < 0,
+ *          @pos + @len past INT64_MAX), -EFAULT (@buf NULL), -EFBIG (past the largest size), -EBADF (opened read-only,
+ *          cache abandoned), -ENOSPC, -EDQUOT, -ENOMEM, -EIO or what the device said (a block had to be read and could
+ *          not, or the device has failed for good).
+ * Kernel:  iomap_file_buffered_write(). Differs: lack of space is reported here, never by a later fsync.
+ */
+IOMAP_API ssize_t iomap_pwrite(struct iomap_file *file, const void *buf, size_t len, off_t pos);
+
+/**
+ * iomap_preadv2 - read into several buffers, with flags
+ * @file:   an open handle
+ * @iov:    destinations, filled in order
+ * @iovcnt: how many, 0 … 1024
+ * @pos:    first byte in the file, >= 0
+ * @flags:  0 or IOMAP_RWF_NOWAIT; the flags of writes are accepted and do nothing
+ *
+ * Context: as iomap_pread(); with NOWAIT it does not sleep on I/O.
+ * Return:  as iomap_pread(); or -EAGAIN (NOWAIT, and the first byte is not cached), -EOPNOTSUPP (unknown flag), -EINVAL
+ *          (@iovcnt out of bounds, lengths add up past SSIZE_MAX), -EFAULT (@iov NULL, or a NULL base of non-zero length).
+ * Kernel:  preadv2(2). Differs: @pos -1 is an error, there is no file position.
+ */
+IOMAP_API ssize_t iomap_preadv2(struct iomap_file *file, const struct iovec *iov, int iovcnt, off_t pos, int flags);
+
+/**
+ * iomap_pwritev2 - write from several buffers, with flags
+ * @file:   an open handle
+ * @iov:    sources, taken in order
+ * @iovcnt: how many, 0 … 1024
+ * @pos:    first byte in the file, >= 0; ignored with IOMAP_RWF_APPEND
+ * @flags:  any of IOMAP_RWF_*
+ *
+ * With DSYNC or SYNC a positive return means that so much is durable. APPEND calls on one file go one after the other,
+ * each whole.
+ *
+ * Context: as iomap_pwrite(); with NOWAIT it sleeps neither on I/O nor in the throttle.
+ * Return:  as iomap_pwrite(); or -EAGAIN (NOWAIT, and it would have slept before the first byte), -EOPNOTSUPP (unknown
+ *          flag), -EINVAL and -EFAULT as iomap_preadv2(); with DSYNC or SYNC also the errors of iomap_fdatasync().
+ * Kernel:  pwritev2(2).
+ */
+IOMAP_API ssize_t iomap_pwritev2(struct iomap_file *file, const struct iovec *iov, int iovcnt, off_t pos, int flags);
+
+/**
+ * iomap_fsync - make a file durable
+ * @file: an open handle, any access mode
+ *
+ * Writes what is dirty, waits, then flushes the device once; concurrent calls share a flush. Covers all that was written
+ * before the call through any handle, the file's size and metadata, and, where this library created the file, its
+ * directory entry (once). Blocks whose write failed before are tried again, once.
+ *
+ * Context: any thread; sleeps on I/O; not from a callback.
+ * Return:  0 only if every byte written before is durable; else the error of this attempt (-EIO, -ENOSPC, what the
+ *          device said), or that of an earlier failed flush until iomap_resolve(); -EINVAL (NULL), -EBADF (cache
+ *          abandoned). With IOMAP_ERROR_DROP each handle gets an error once, as in Linux.
+ * Kernel:  fsync(2). Differs: failed data stays dirty and the error stays true (unless IOMAP_ERROR_DROP).
+ */
+IOMAP_API int iomap_fsync(struct iomap_file *file);
+
+/**
+ * iomap_fdatasync - make a file's contents durable
+ * @file: an open handle, any access mode
+ *
+ * As iomap_fsync(), without times and the directory entry: contents, and the size they need to be read back.
+ *
+ * Context: any thread; sleeps on I/O; not from a callback.
+ * Return:  as iomap_fsync().
+ * Kernel:  fdatasync(2).
+ */
+IOMAP_API int iomap_fdatasync(struct iomap_file *file);
+
+/**
+ * iomap_ftruncate - set a file's size
+ * @file: a handle opened for writing
+ * @size: new size in bytes, >= 0
+ *
+ * Down: cached contents past @size go, dirty or not, and so does what failed there. Up: reads as zeros. Durable by a
+ * later fsync.
+ *
+ * Context: any thread; takes the inode lock exclusively; sleeps on I/O; not from a callback.
+ * Return:  0; or -EINVAL (NULL, @size < 0, opened read-only, a device of fixed size), -EBADF (cache abandoned), -EFBIG,
+ *          -EIO or what the device said; the size is the old one then.
+ * Kernel:  ftruncate(2).
+ */
+IOMAP_API int iomap_ftruncate(struct iomap_file *file, off_t size);
+
+/**
+ * iomap_fadvise - say how a file will be used
+ * @file:   an open handle
+ * @pos:    first byte, >= 0
+ * @len:    bytes, >= 0; 0 = to the end of the file
+ * @advice: POSIX_FADV_NORMAL, _SEQUENTIAL (readahead twice as far), _RANDOM (no readahead; all three for this handle,
+ *          whatever the range), _WILLNEED (start reading the range), _DONTNEED (start writing it, drop the clean folios
+ *          inside), _NOREUSE (noted)
+ *
+ * Never loses data and never waits for I/O.
+ *
+ * Context: any thread; not from a callback.
+ * Return:  0; or -EINVAL (NULL, negative, overflowing, unknown advice), -EBADF (cache abandoned).
+ * Kernel:  generic_fadvise().
+ */
+IOMAP_API int iomap_fadvise(struct iomap_file *file, off_t pos, off_t len, int advice);
+
+/**
+ * iomap_lseek - positions relative to what the file holds
+ * @file:   an open handle
+ * @pos:    offset to the place that @whence names
+ * @whence: SEEK_END
+ *
+ * A handle has no position of its own, so this only answers.
+ *
+ * Context: any thread; never sleeps on I/O; not from a callback.
+ * Return:  the file's size + @pos; or -EINVAL (NULL, negative result, any other @whence), -EOVERFLOW, -EBADF (cache
+ *          abandoned).
+ * Kernel:  lseek(2). Differs: SEEK_SET, SEEK_CUR, SEEK_DATA and SEEK_HOLE are not there yet.
+ */
+IOMAP_API off_t iomap_lseek(struct iomap_file *file, off_t pos, int whence);
+
+/**
+ * iomap_size - the file's size
+ * @file: an open handle
+ *
+ * The size as writes through this cache left it, on the device or not yet.
+ *
+ * Context: any thread; never sleeps.
+ * Return:  bytes; or -EINVAL (NULL), -EBADF (cache abandoned).
+ */
+IOMAP_API off_t iomap_size(struct iomap_file *file);
+
+/**
+ * iomap_fstat - fstat(2) with the cached size and times
+ * @file: an open handle
+ * @st:   gets it; for a device that is no kernel file only st_size, st_blksize, st_mtim and st_mode (S_IFREG) are set
+ *
+ * Context: any thread; may sleep; not from a callback.
+ * Return:  0; or -EINVAL (NULL), -EBADF (cache abandoned), what fstat(2) says.
+ * Kernel:  fstat(2).
+ */
+IOMAP_API int iomap_fstat(struct iomap_file *file, struct stat *st);
+
+/**
+ * iomap_stat - stat(2) of a path, with the cached size and times where the file is open here
+ * @cache: the cache
+ * @path:  any path
+ * @st:    gets it
+ *
+ * Context: any thread; may sleep; not from a callback.
+ * Return:  0; or -EINVAL (NULL), what stat(2) says.
+ * Kernel:  stat(2).
+ */
+IOMAP_API int iomap_stat(struct iomap_cache *cache, const char *path, struct stat *st);
+
+/**
+ * iomap_fd - the descriptor below a file
+ * @file: an open handle
+ *
+ * For ioctl and locks; it stays the library's. Closing another descriptor of the same file drops the process's POSIX
+ * locks on it (fcntl(2)); OFD locks are safe.
+ *
+ * Context: any thread; never sleeps.
+ * Return:  the descriptor, opened with O_DIRECT; or -ENOTTY (the device is no kernel file), -EINVAL (NULL), -EBADF (cache
+ *          abandoned).
+ */
+IOMAP_API int iomap_fd(struct iomap_file *file);
+
+/**
+ * iomap_failed_ranges - which bytes could not be made durable
+ * @file: an open handle
+ * @out:  gets the first @max ranges, ascending and disjoint; may be NULL if @max is 0
+ * @max:  room at @out
+ *
+ * Context: any thread; not from a callback.
+ * Return:  how many there are, perhaps more than @max; or -EINVAL (NULL), -EBADF (cache abandoned).
+ * Kernel:  none; the errors of writeback are not kept there.
+ */
+IOMAP_API int iomap_failed_ranges(struct iomap_file *file, struct iomap_failed_range *out, unsigned max);
+
+/**
+ * iomap_resolve - decide what becomes of bytes that could not be made durable
+ * @file: a handle opened for writing
+ * @pos:  first byte, >= 0
+ * @len:  bytes, >= 0; 0 = to the end of the file
+ * @how:  IOMAP_RESOLVE_RETRY: write what is cached again, now, and flush; what a failed flush lost and is no longer cached
+ *        stays listed. IOMAP_RESOLVE_DISCARD: give failed bytes of the range up; what the device holds is true again
+ *
+ * Context: any thread; takes the inode lock; sleeps on I/O; not from a callback.
+ * Return:  0: RETRY: all of the range is durable; DISCARD: nothing of the range is listed any more; or the error that
+ *          remains (-EIO where bytes are neither durable nor cached), -EINVAL (NULL, negative, overflowing, unknown @how),
+ *          -EBADF (opened read-only, cache abandoned).
+ * Kernel:  none.
+ */
+IOMAP_API int iomap_resolve(struct iomap_file *file, off_t pos, off_t len, enum iomap_resolution how);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

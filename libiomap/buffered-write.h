@@ -1,0 +1,17 @@
+/*
+ * buffered-write.h - bytes copied into folios
+ */
+#ifndef IOMAP_BUFFERED_WRITE_H
+#define IOMAP_BUFFERED_WRITE_H
+
+#include "buffered-read.h"
+
+/*
+ * Bytes written, fewer only before an error; -errno. Each step of at most 2 MiB pays the throttle first, with no lock held
+ * but, in an APPEND, inode->append_lock (the caller's). @append: every step goes to the end of the file; *@end becomes the byte after the last.
+ */
+ssize_t buffered_write(struct iomap_file *file, struct iov_iter *from, uint64_t pos, bool append, bool nowait, uint64_t *end);
+/* Sets the size; the cache beyond goes, or the space up to it reads as zeros. */
+int  buffered_truncate(struct inode *inode, uint64_t size);
+
+#endif

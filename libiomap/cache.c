@@ -1,0 +1,840 @@
+/*
+ * cache.c - one page cache: made, tuned, synced, checked, ended
+ *
+ * Public entry points of <iomap/cache.h>. Threads of a cache: one reclaim thread, the helpers, and for each backing device a
+ * flusher (and the completion threads of its device).
+ *
+ * Kernel: the superblock, and /proc/sys/vm.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "file.h"
+#include "flusher.h"
+#include "ioend.h"
+#include "params.h"
+#include "reclaim.h"
+#include "throttle.h"
+#include "truncate.h"
+#include "writeback.h"
+
+#define MEMORY_MIN     (UINT64_C(1) << 20)
+#define MEMORY_DEFAULT (UINT64_C(256) << 20)
+#define MEMORY_MAX     (UINT64_C(1) << 43)      /* frame numbers are 32 bits */
+#define COPY_POOL_MAX  (UINT64_C(8) << 20)
+#define ABANDON_WAIT_NS (10 * NS_PER_S)
+
+unsigned iomap_version(void) { return IOMAP_VERSION_NUM; }
+
+void cache_log(struct iomap_cache *cache, int level, const char *fmt, ...)
+{
+	char line[512];
+	va_list args;
+
+	if (!cache->log)
+		return;
+	va_start(args, fmt);
+	vsnprintf(line, sizeof(line), fmt, args);
+	va_end(args);
+	cache->log(cache->log_priv, level, line);
+}
+
+/* --- threads' own counts --------------------------------------------------------------------------------------------------------- */
+
+static void task_exit(void *owner, void *value)
+{
+	struct iomap_cache *cache = owner;
+	struct task *t = value;
+
+	mutex_lock(&cache->task_lock);
+	for (unsigned i = 0; i < TASK_STATS; i++)
+		cache->gone[i] += load_relaxed(&t->stat[i]);
+	if (!t->internal)
+		add_relaxed(&cache->leaked_units, t->throttle.nr_dirtied);
+	list_del(&t->all);
+	mutex_unlock(&cache->task_lock);
+	mem_free(&cache->zone.mem, t, sizeof(*t));
+}
+
+struct task *cache_task(struct iomap_cache *cache)
+{
+	struct task *t = tls_get(&cache->task_key);
+
+	if (likely(t != NULL))
+		return t;
+	t = mem_alloc_aligned(&cache->zone.mem, sizeof(*t), 64);
+	if (!t)
+		return NULL;
+	throttle_task_init(&t->throttle);
+	list_init(&t->all);
+	if (tls_set(&cache->task_key, t)) {
+		mem_free(&cache->zone.mem, t, sizeof(*t));
+		return NULL;
+	}
+	mutex_lock(&cache->task_lock);
+	list_add_tail(&cache->tasks, &t->all);
+	mutex_unlock(&cache->task_lock);
+	return t;
+}
+
+uint64_t cache_task_sum(struct iomap_cache *cache, enum task_stat s)
+{
+	uint64_t sum;
+
+	mutex_lock(&cache->task_lock);
+	sum = cache->gone[s];
+	list_for_each(it, &cache->tasks)
+		sum += load_relaxed(&list_entry(it, struct task, all)->stat[s]);
+	mutex_unlock(&cache->task_lock);
+	return sum;
+}
+
+/* --- backing devices ---------------------------------------------------------------------------------------------------------------- */
+
+static struct wb *find_wb(struct iomap_cache *cache, dev_t dev, struct iomap_device *device)
+{
+	list_for_each(it, &cache->wbs) {
+		struct wb *wb = list_entry(it, struct wb, all);
+
+		if (wb->device == device && (device || wb->dev == dev))
+			return wb;
+	}
+	return NULL;
+}
+
+static int make_wb(struct iomap_cache *cache, dev_t dev, struct iomap_device *device, struct wb **out)
+{
+	struct wb *wb;
+	int ret = wb_create(&cache->zone, &cache->peaks, &cache->sums, cache->queue_depth, &wb);
+
+	if (ret)
+		return ret;
+	wb->owner = cache;
+	wb->dev = dev;
+	if (device)
+		wb->device = device_get(device);
+	else
+		ret = aio_queue_create(cache->queue_depth * 2, &wb->aio);      /* as many reads beside the writes */
+	if (!ret)
+		ret = ioend_pool_init(wb);
+	mutex_lock(&cache->throttle.lock);
+	fprop_local_init(&wb->share, &cache->throttle.completions);
+	mutex_unlock(&cache->throttle.lock);
+	if (!ret)
+		ret = flusher_start(wb);
+	if (ret) {
+		wb_destroy(wb);
+		return ret;
+	}
+	*out = wb;
+	return 0;
+}
+
+int cache_wb_for(struct iomap_cache *cache, dev_t dev, struct iomap_device *device, struct wb **out)
+{
+	struct wb *made = NULL, *wb;
+
+	for (;;) {
+		int ret;
+
+		mutex_lock(&cache->inode_lock);
+		wb = find_wb(cache, dev, device);
+		if (!wb && made) {
+			wb = made;
+			made = NULL;
+			list_add_tail(&cache->wbs, &wb->all);
+		}
+		if (wb)
+			add_relaxed(&wb->nr_inodes, 1);
+		mutex_unlock(&cache->inode_lock);
+		if (wb)
+			break;
+		ret = make_wb(cache, dev, device, &made);
+		if (ret)
+			return ret;
+	}
+	if (made) {
+		flusher_stop(made);
+		wb_destroy(made);
+	}
+	*out = wb;
+	return 0;
+}
+
+void cache_reap_wbs(struct iomap_cache *cache)
+{
+	for (;;) {
+		struct wb *idle = NULL;
+
+		mutex_lock(&cache->inode_lock);
+		list_for_each(it, &cache->wbs) {
+			struct wb *wb = list_entry(it, struct wb, all);
+
+			if (wb->device && !load_acquire(&wb->nr_inodes)) {
+				idle = wb;
+				list_del(&wb->all);
+				break;
+			}
+		}
+		mutex_unlock(&cache->inode_lock);
+		if (!idle)
+			return;
+		flusher_stop(idle);
+		wb_destroy(idle);
+	}
+}
+
+/* --- create ------------------------------------------------------------------------------------------------------------------------- */
+
+static uint64_t default_u64(uint64_t v, uint64_t def) { return v ? v : def; }
+
+/* Everything checked once, before anything is made. Fills in defaults. */
+static int check_params(struct iomap_cache_params *p)
+{
+	if (p->inflight_bytes || p->pinned_bytes || p->pinned_background_bytes || p->write_policy || p->dontcache || p->strict_limit ||
+	    p->stat_path)
+		return -EOPNOTSUPP;
+	p->memory_bytes = default_u64(p->memory_bytes, MEMORY_DEFAULT);
+	if (p->memory_bytes < MEMORY_MIN || p->memory_bytes > MEMORY_MAX)
+		return -EINVAL;
+	p->memory_bytes = round_down(p->memory_bytes, PAGE_BYTES);
+	p->max_folio_bytes = default_u64(p->max_folio_bytes, PAGE_BYTES << MAX_ORDER);
+	if (!is_pow2(p->max_folio_bytes) || p->max_folio_bytes < PAGE_BYTES)
+		return -EINVAL;
+	if (p->accounting > IOMAP_ACCT_FOLIO || p->error_policy > IOMAP_ERROR_DROP)
+		return -EINVAL;
+	if (p->allocator && (!p->allocator->alloc || !p->allocator->free))
+		return -EINVAL;
+	p->dirty_bytes = default_u64(p->dirty_bytes, p->memory_bytes / 5);
+	p->dirty_background_bytes = default_u64(p->dirty_background_bytes, p->dirty_bytes / 2);
+	p->dirty_expire_ms = p->dirty_expire_ms ? p->dirty_expire_ms : 30000;
+	p->dirty_writeback_ms = p->dirty_writeback_ms ? p->dirty_writeback_ms : 5000;
+	p->writeback_threads = p->writeback_threads ? p->writeback_threads : 2;
+	p->queue_depth = p->queue_depth ? p->queue_depth : 128;
+	if (p->writeback_threads > 256 || p->queue_depth > 65536)
+		return -EINVAL;
+	p->readahead_bytes = p->readahead_bytes ? p->readahead_bytes : 128 << 10;
+	return 0;
+}
+
+static unsigned folio_order_for(const struct iomap_cache *cache, uint64_t bytes)
+{
+	uint64_t memory = (uint64_t)cache->zone.arena.nr_frames * PAGE_BYTES;
+
+	bytes = min_u64(min_u64(bytes, memory / 16), PAGE_BYTES << MAX_ORDER);
+	return bytes > PAGE_BYTES ? log2_floor(bytes) - PAGE_SHIFT : 0;
+}
+
+static void set_limits(struct iomap_cache *cache, uint64_t dirty, uint64_t background)
+{
+	store_relaxed(&cache->dirty_bytes, dirty);
+	store_relaxed(&cache->dirty_background_bytes, background);
+}
+
+static void init_in_place(struct iomap_cache *cache, const struct iomap_cache_params *p)
+{
+	cache->accounting = p->accounting;
+	cache->error_policy = p->error_policy;
+	cache->queue_depth = p->queue_depth;
+	cache->writeback_threads = p->writeback_threads;
+	cache->log = p->log;
+	cache->log_priv = p->log_priv;
+	set_limits(cache, p->dirty_bytes, p->dirty_background_bytes);
+	store_relaxed(&cache->dirty_expire_ms, p->dirty_expire_ms);
+	store_relaxed(&cache->dirty_writeback_ms, p->dirty_writeback_ms);
+	store_relaxed(&cache->readahead_bytes, p->readahead_bytes == IOMAP_READAHEAD_OFF ? 0 : p->readahead_bytes);
+	store_relaxed(&cache->max_order, folio_order_for(cache, p->max_folio_bytes));
+	mutex_init(&cache->inode_lock, LOCK_CACHE);
+	cond_init(&cache->inode_cond);
+	for (unsigned i = 0; i < INODE_HASH; i++)
+		list_init(&cache->inodes[i]);
+	list_init(&cache->wbs);
+	mutex_init(&cache->task_lock, LOCK_LEAF);
+	list_init(&cache->tasks);
+	tls_init(&cache->task_key, task_exit, cache);
+	throttle_init(&cache->throttle);
+	mutex_init(&cache->helper_lock, LOCK_WB_LIST);
+	cond_init(&cache->helper_cond);
+	wait_table_init(&cache->zone.waits);
+	reclaim_init(cache);
+}
+
+static void free_tasks(struct iomap_cache *cache)
+{
+	tls_fini(&cache->task_key);
+	while (!list_empty(&cache->tasks)) {
+		struct task *t = list_first(&cache->tasks, struct task, all);
+
+		list_del(&t->all);
+		mem_free(&cache->zone.mem, t, sizeof(*t));
+	}
+}
+
+static void fini_in_place(struct iomap_cache *cache)
+{
+	free_tasks(cache);
+	reclaim_fini(cache);
+	wait_table_fini(&cache->zone.waits);
+	throttle_fini(&cache->throttle);
+	mutex_fini(&cache->helper_lock);
+	cond_fini(&cache->helper_cond);
+	mutex_fini(&cache->task_lock);
+	mutex_fini(&cache->inode_lock);
+	cond_fini(&cache->inode_cond);
+}
+
+static void free_cache(struct iomap_cache *cache)
+{
+	struct mem mem = cache->zone.mem;
+
+	if (cache->alive)
+		plat_alive_destroy(cache->alive);
+	mem_free(&mem, cache, sizeof(*cache));
+	IOMAP_WARN_ON(mem_bytes(&mem) != 0);
+	mem_fini(&mem);
+}
+
+int iomap_cache_create(struct iomap_cache **out, const struct iomap_cache_params *params)
+{
+	static const struct iomap_cache_params defaults;
+	struct iomap_cache_params p;
+	struct iomap_cache *cache;
+	struct mem mem;
+	uint64_t copies;
+	int ret;
+
+	if (!out)
+		return -EINVAL;
+	ret = params_copy(&p, sizeof(p), params ? params : &defaults, sizeof(p));
+	if (!ret)
+		ret = check_params(&p);
+	if (!ret)
+		ret = mem_init(&mem, p.allocator);
+	if (ret)
+		return ret;
+	cache = mem_alloc_aligned(&mem, sizeof(*cache), 64);
+	if (!cache) {
+		mem_fini(&mem);
+		return -ENOMEM;
+	}
+	cache->zone.mem = mem;
+	ret = -ENOMEM;
+	cache->alive = plat_alive_create();
+	if (!cache->alive)
+		goto free;
+	ret = arena_init(&cache->zone.arena, p.memory_bytes);
+	if (ret)
+		goto free;
+	copies = round_up(max_u64(min_u64(COPY_POOL_MAX, p.memory_bytes / 16), COPY_MAX_BYTES), PAGE_BYTES);
+	ret = copy_pool_init(&cache->copies, &cache->zone.mem, copies);
+	if (ret)
+		goto arena;
+	ret = ghost_init(&cache->ghost, &cache->zone.mem, p.memory_bytes / PAGE_BYTES);
+	if (ret)
+		goto copies;
+	init_in_place(cache, &p);
+	ret = reclaim_start(cache);
+	if (ret)
+		goto in_place;
+	ret = flusher_start_helpers(cache);
+	if (ret)
+		goto reclaim;
+	*out = cache;
+	return 0;
+
+reclaim:
+	reclaim_stop(cache);
+in_place:
+	fini_in_place(cache);
+	ghost_fini(&cache->ghost);
+copies:
+	copy_pool_fini(&cache->copies, &cache->zone.mem);
+arena:
+	arena_fini(&cache->zone.arena);
+free:
+	free_cache(cache);
+	return ret;
+}
+
+/* --- end ----------------------------------------------------------------------------------------------------------------------------- */
+
+static bool table_is_empty(struct iomap_cache *cache)
+{
+	bool empty = true;
+
+	mutex_lock(&cache->inode_lock);
+	for (unsigned i = 0; i < INODE_HASH; i++)
+		empty &= list_empty(&cache->inodes[i]);
+	mutex_unlock(&cache->inode_lock);
+	return empty;
+}
+
+/* Threads, backing devices, memory: all but the struct and its metadata arena. No inode is left. */
+static void take_apart(struct iomap_cache *cache)
+{
+	flusher_stop_helpers(cache);
+	while (!list_empty(&cache->wbs)) {
+		struct wb *wb = list_first(&cache->wbs, struct wb, all);
+
+		list_del(&wb->all);
+		flusher_stop(wb);
+		wb_destroy(wb);
+	}
+	reclaim_stop(cache);
+	fini_in_place(cache);
+	rcu_drain();
+	ghost_fini(&cache->ghost);
+	copy_pool_fini(&cache->copies, &cache->zone.mem);
+	arena_fini(&cache->zone.arena);
+}
+
+int iomap_cache_destroy(struct iomap_cache *cache)
+{
+	int ret;
+
+	if (!cache)
+		return -EINVAL;
+	if (!*cache->alive)
+		return -EBADF;
+	mutex_lock(&cache->inode_lock);
+	ret = cache->nr_handles ? -EBUSY : 0;
+	mutex_unlock(&cache->inode_lock);
+	if (!ret)
+		ret = iomap_cache_sync(cache);
+	if (ret)
+		return ret;
+	/* Closed and clean: each goes with its lists' reference, some by a flusher that is at it just now. */
+	while (!table_is_empty(cache)) {
+		struct inode *inode = NULL;
+
+		while ((inode = inode_next(cache, inode))) {
+			inode_wait_inflight(inode);
+			inode_check_clean(inode);
+		}
+		plat_relax(1000);
+	}
+	take_apart(cache);
+	free_cache(cache);
+	return 0;
+}
+
+static bool requests_outstanding(struct iomap_cache *cache)
+{
+	bool some = false;
+
+	mutex_lock(&cache->inode_lock);
+	list_for_each(it, &cache->wbs) {
+		struct wb *wb = list_entry(it, struct wb, all);
+
+		mutex_lock(&wb->depth_lock);
+		some |= wb->outstanding != 0;
+		mutex_unlock(&wb->depth_lock);
+	}
+	mutex_unlock(&cache->inode_lock);
+	return some;
+}
+
+void iomap_cache_abandon(struct iomap_cache *cache)
+{
+	uint64_t until = plat_now_ns() + ABANDON_WAIT_NS;
+	struct inode *inode = NULL;
+	bool last;
+
+	if (!cache || !*cache->alive)
+		return;
+	store_release(&cache->abandoned, true);
+	flusher_stop_helpers(cache);
+	list_for_each(it, &cache->wbs)
+		flusher_stop(list_entry(it, struct wb, all));
+	while (requests_outstanding(cache)) {
+		if (plat_now_ns() > until) {
+			cache_log(cache, IOMAP_LOG_ERR, "requests still in flight after 10 s: the cache's memory is left to them");
+			return;
+		}
+		plat_sleep_ns(NS_PER_MS);
+	}
+	while ((inode = inode_next(cache, inode))) {
+		truncate_from(&inode->mapping, 0);
+		inode_forget_dirty(inode);
+		mutex_lock(&cache->inode_lock);
+		inode->refs -= inode->handles;
+		inode->handles = 0;
+		mutex_unlock(&cache->inode_lock);
+	}
+	take_apart(cache);
+	mutex_init(&cache->inode_lock, LOCK_CACHE);     /* for the handles that are still to be closed */
+	mutex_lock(&cache->inode_lock);
+	last = !cache->nr_handles;
+	mutex_unlock(&cache->inode_lock);
+	if (last)
+		free_cache(cache);
+}
+
+void cache_handle_closed(struct iomap_cache *cache)
+{
+	bool last;
+
+	mutex_lock(&cache->inode_lock);
+	last = !--cache->nr_handles && load_relaxed(&cache->abandoned);
+	mutex_unlock(&cache->inode_lock);
+	if (last)
+		free_cache(cache);
+}
+
+/* --- whole-cache calls ----------------------------------------------------------------------------------------------------------------- */
+
+/* Under DROP: an error that no sync of the whole cache has reported yet. */
+static int sync_error(struct inode *inode)
+{
+	uint32_t since = load_relaxed(&inode->sync_since);
+	int ret = errseq_check_and_advance(&inode->wb_err, &since);
+
+	store_relaxed(&inode->sync_since, since);
+	return ret;
+}
+
+int iomap_cache_sync(struct iomap_cache *cache)
+{
+	struct inode *inode = NULL;
+	int ret = 0;
+
+	if (!cache)
+		return -EINVAL;
+	if (!cache_is_usable(cache))
+		return -EBADF;
+	/* All devices start at once; then each file is seen to the end. */
+	mutex_lock(&cache->inode_lock);
+	list_for_each(it, &cache->wbs) {
+		struct wb *wb = list_entry(it, struct wb, all);
+
+		if (wb_level(wb, WB_DIRTY))
+			flusher_request(wb, wb_level(wb, WB_DIRTY));
+	}
+	mutex_unlock(&cache->inode_lock);
+	while ((inode = inode_next(cache, inode))) {
+		int one = 0;
+
+		if ((load_relaxed(&inode->flags) & I_DIRTY) || !inode_is_clean(inode) || !rangeset_empty(&inode->unflushed) ||
+		    load_relaxed(&inode->flush_error))
+			one = inode_fsync(inode, 0, UINT64_MAX);
+		if (!one && cache->error_policy == IOMAP_ERROR_DROP)
+			one = sync_error(inode);
+		if (one && !ret)
+			ret = one;
+	}
+	return ret;
+}
+
+int iomap_cache_drop(struct iomap_cache *cache)
+{
+	struct inode *inode = NULL;
+
+	if (!cache)
+		return -EINVAL;
+	if (!cache_is_usable(cache))
+		return -EBADF;
+	while ((inode = inode_next(cache, inode)))
+		invalidate_clean(&inode->mapping, 0, UINT64_MAX >> PAGE_SHIFT);
+	return 0;
+}
+
+int iomap_cache_set(struct iomap_cache *cache, enum iomap_tunable which, uint64_t value)
+{
+	struct inode *inode = NULL;
+	int ret = 0;
+
+	if (!cache)
+		return -EINVAL;
+	if (!cache_is_usable(cache))
+		return -EBADF;
+	switch (which) {
+	case IOMAP_TUNE_DIRTY_BYTES:
+		if (value)
+			set_limits(cache, value, load_relaxed(&cache->dirty_background_bytes));
+		ret = value ? 0 : -EINVAL;
+		break;
+	case IOMAP_TUNE_DIRTY_BACKGROUND_BYTES:
+		if (value)
+			set_limits(cache, load_relaxed(&cache->dirty_bytes), value);
+		ret = value ? 0 : -EINVAL;
+		break;
+	case IOMAP_TUNE_DIRTY_EXPIRE_MS:
+		if (!value || value > UINT_MAX)
+			return -EINVAL;
+		store_relaxed(&cache->dirty_expire_ms, (unsigned)value);
+		break;
+	case IOMAP_TUNE_DIRTY_WRITEBACK_MS:
+		if (!value || value > UINT_MAX)
+			return -EINVAL;
+		store_relaxed(&cache->dirty_writeback_ms, (unsigned)value);
+		break;
+	case IOMAP_TUNE_READAHEAD_BYTES:
+		if (!value || value > UINT_MAX)
+			return -EINVAL;
+		store_relaxed(&cache->readahead_bytes, value == IOMAP_READAHEAD_OFF ? 0 : (unsigned)value);
+		break;
+	case IOMAP_TUNE_MAX_FOLIO_BYTES:
+		if (!is_pow2(value) || value < PAGE_BYTES)
+			return -EINVAL;
+		store_relaxed(&cache->max_order, folio_order_for(cache, value));
+		while ((inode = inode_next(cache, inode)))
+			store_relaxed(&inode->mapping.max_order, load_relaxed(&cache->max_order));
+		break;
+	case IOMAP_TUNE_INFLIGHT_BYTES:
+	case IOMAP_TUNE_PINNED_BYTES:
+	case IOMAP_TUNE_PINNED_BACKGROUND_BYTES:
+	case IOMAP_TUNE_WRITE_POLICY:
+	case IOMAP_TUNE_DONTCACHE:
+		ret = -EOPNOTSUPP;
+		break;
+	default:
+		ret = -EINVAL;
+	}
+	if (!ret) {     /* whoever sleeps by the old numbers looks at the new ones */
+		mutex_lock(&cache->inode_lock);
+		list_for_each(it, &cache->wbs) {
+			struct wb *wb = list_entry(it, struct wb, all);
+
+			mutex_lock(&wb->list_lock);
+			wb->background_wanted = true;
+			cond_broadcast(&wb->work_cond);
+			mutex_unlock(&wb->list_lock);
+		}
+		mutex_unlock(&cache->inode_lock);
+	}
+	return ret;
+}
+
+/* --- the checker ----------------------------------------------------------------------------------------------------------------------- */
+
+struct totals { int64_t level[WB_LEVELS]; uint64_t total[WB_TOTALS]; };
+
+static void read_totals(struct iomap_cache *cache, struct totals *t)
+{
+	for (unsigned i = 0; i < WB_LEVELS; i++)
+		t->level[i] = load_acquire(&cache->sums.level[i]);
+	for (unsigned i = 0; i < WB_TOTALS; i++)
+		t->total[i] = load_acquire(&cache->sums.total[i]);
+}
+
+static int broken(char *why, size_t len, const char *what, int64_t counted, int64_t claimed)
+{
+	snprintf(why, len, "%s: counted %lld, claimed %lld", what, (long long)counted, (long long)claimed);
+	return -EUCLEAN;
+}
+
+/* Laws D1 … D9 over totals that stood still. */
+static int check_laws(struct iomap_cache *cache, const struct totals *t, const struct mapping_sums *s, char *why, size_t len)
+{
+	const int64_t *l = t->level;
+	const uint64_t *n = t->total;
+	struct { const char *what; int64_t counted, claimed; } laws[] = {
+		{ "D1 dirty bytes of all bitmaps", s->dirty, l[WB_DIRTY] },
+		{ "D1 writeback bytes of all bitmaps", s->writeback, l[WB_WRITEBACK] },
+		{ "D1 pinned bytes of all folios", s->pinned, l[WB_PINNED] },
+		{ "failed bytes of all bitmaps", s->failed, l[WB_FAILED] },
+		{ "D2 dirtied + redirtied = dirty + submitted + cancelled",
+		  (int64_t)(n[WB_DIRTIED] + n[WB_REDIRTIED]), l[WB_DIRTY] + (int64_t)(n[WB_SUBMITTED] + n[WB_CANCELLED]) },
+		{ "D3 submitted = writeback + written + failed",
+		  (int64_t)n[WB_SUBMITTED], l[WB_WRITEBACK] + (int64_t)(n[WB_WRITTEN] + n[WB_WRITE_FAILED]) },
+		{ "D5 acquired = pinned + released + dropped",
+		  (int64_t)n[WB_PIN_ACQUIRED], l[WB_PINNED] + (int64_t)(n[WB_PIN_RELEASED] + n[WB_PIN_DROPPED]) },
+		{ "D9 bytes dirtied by all threads", (int64_t)cache_task_sum(cache, TASK_WRITE_BYTES), (int64_t)n[WB_DIRTIED] },
+	};
+
+	for (unsigned i = 0; i < ARRAY_SIZE(laws); i++)
+		if (laws[i].counted != laws[i].claimed)
+			return broken(why, len, laws[i].what, laws[i].counted, laws[i].claimed);
+	return 0;
+}
+
+int iomap_cache_check(struct iomap_cache *cache, char *why, size_t why_len)
+{
+	struct mapping_sums sums = { 0 };
+	struct totals before, after;
+	struct inode *inode = NULL;
+	char unused[256];
+	int64_t per_wb[WB_LEVELS] = { 0 };
+	int ret;
+
+	if (!cache)
+		return -EINVAL;
+	if (!cache_is_usable(cache))
+		return -EBADF;
+	if (!why || !why_len) {
+		why = unused;
+		why_len = sizeof(unused);
+	}
+	why[0] = '\0';
+	read_totals(cache, &before);
+	ret = arena_check(&cache->zone.arena, why, why_len);
+	if (!ret)
+		ret = reclaim_check(cache, why, why_len);
+	while (!ret && (inode = inode_next(cache, inode))) {
+		ret = mapping_check(&inode->mapping, &sums, why, why_len);
+		if (!ret)
+			ret = rangeset_check(&inode->allocated, why, why_len);
+		if (!ret)
+			ret = rangeset_check(&inode->unflushed, why, why_len);
+		if (!ret)
+			ret = rangeset_check(&inode->lost, why, why_len);
+		if (ret)
+			inode_put(inode);
+	}
+	if (ret)
+		return ret;
+	mutex_lock(&cache->inode_lock);
+	list_for_each(it, &cache->wbs)
+		for (unsigned i = 0; i < WB_LEVELS; i++)
+			per_wb[i] += load_relaxed(&list_entry(it, struct wb, all)->level[i]);
+	mutex_unlock(&cache->inode_lock);
+	read_totals(cache, &after);
+	if (memcmp(&before, &after, sizeof(before))) {
+		snprintf(why, why_len, "sums skipped: the cache was at work meanwhile");
+		return 0;
+	}
+	for (unsigned i = 0; i < WB_LEVELS; i++)
+		if (per_wb[i] != after.level[i])
+			return broken(why, why_len, "levels of all backing devices", per_wb[i], after.level[i]);
+	/* A writer counts its own bytes a moment after the bits: only what stays broken is broken. */
+	for (unsigned looks = 0; (ret = check_laws(cache, &after, &sums, why, why_len)) && looks < 20; looks++) {
+		plat_sleep_ns(NS_PER_MS);
+		read_totals(cache, &before);
+		if (memcmp(&before, &after, sizeof(before))) {
+			snprintf(why, why_len, "sums skipped: the cache was at work meanwhile");
+			return 0;
+		}
+	}
+	return ret;
+}
+
+/* --- params from text --------------------------------------------------------------------------------------------------------------------- */
+
+static int parse_bytes(const char *text, uint64_t max, uint64_t *out)
+{
+	static const char suffix[] = "kmgt";
+	char *end;
+	uint64_t v;
+	const char *s;
+
+	if (*text < '0' || *text > '9')
+		return -EINVAL;
+	errno = 0;
+	v = strtoull(text, &end, 10);
+	if (errno)
+		return -EINVAL;
+	if (*end) {
+		unsigned shift;
+
+		s = strchr(suffix, *end | 0x20);
+		if (!s || (end[1] && strcmp(end + 1, "ib") && strcmp(end + 1, "iB")))
+			return -EINVAL;
+		shift = 10 * (unsigned)(s - suffix + 1);
+		if (v > UINT64_MAX >> shift)
+			return -EINVAL;
+		v <<= shift;
+	}
+	if (v > max)
+		return -EINVAL;
+	*out = v;
+	return 0;
+}
+
+static int parse_word(const char *text, const char *const *words, unsigned nr, unsigned *out)
+{
+	for (unsigned i = 0; i < nr; i++)
+		if (!strcmp(text, words[i])) {
+			*out = i;
+			return 0;
+		}
+	return -EINVAL;
+}
+
+static int parse_one(struct iomap_cache_params *p, const char *key, const char *value)
+{
+	static const char *const accounting[] = { "block", "page", "folio" };
+	static const char *const write_policy[] = { "keep", "split", "evict" };
+	static const char *const error_policy[] = { "keep_dirty", "drop" };
+	static const char *const dontcache[] = { "kick", "naive", "ratelimit" };
+	struct { const char *key; uint64_t *u64; unsigned *u; } numbers[] = {
+		{ "memory", &p->memory_bytes, NULL }, { "max_folio", &p->max_folio_bytes, NULL },
+		{ "dirty", &p->dirty_bytes, NULL }, { "dirty_background", &p->dirty_background_bytes, NULL },
+		{ "inflight", &p->inflight_bytes, NULL }, { "pinned", &p->pinned_bytes, NULL },
+		{ "pinned_background", &p->pinned_background_bytes, NULL },
+		{ "dirty_expire_ms", NULL, &p->dirty_expire_ms }, { "dirty_writeback_ms", NULL, &p->dirty_writeback_ms },
+		{ "writeback_threads", NULL, &p->writeback_threads }, { "queue_depth", NULL, &p->queue_depth },
+		{ "readahead", NULL, &p->readahead_bytes },
+	};
+	char name[40];
+	size_t len = strlen(key);
+	unsigned word;
+	uint64_t v;
+	int ret;
+
+	if (len >= sizeof(name))
+		return -EINVAL;
+	memcpy(name, key, len + 1);
+	if (len > 6 && !strcmp(name + len - 6, "_bytes"))
+		name[len - 6] = '\0';
+	for (unsigned i = 0; i < ARRAY_SIZE(numbers); i++) {
+		if (strcmp(name, numbers[i].key))
+			continue;
+		if (numbers[i].u && (!strcmp(value, "never") || !strcmp(value, "off")))
+			v = UINT_MAX;
+		else if ((ret = parse_bytes(value, numbers[i].u ? UINT_MAX : UINT64_MAX, &v)))
+			return ret;
+		if (numbers[i].u)
+			*numbers[i].u = (unsigned)v;
+		else
+			*numbers[i].u64 = v;
+		return 0;
+	}
+	if (!strcmp(name, "accounting") && !(ret = parse_word(value, accounting, 3, &word)))
+		p->accounting = (enum iomap_accounting)word;
+	else if (!strcmp(name, "write_policy") && !(ret = parse_word(value, write_policy, 3, &word)))
+		p->write_policy = (enum iomap_write_policy)word;
+	else if (!strcmp(name, "error_policy") && !(ret = parse_word(value, error_policy, 2, &word)))
+		p->error_policy = (enum iomap_error_policy)word;
+	else if (!strcmp(name, "dontcache") && !(ret = parse_word(value, dontcache, 3, &word)))
+		p->dontcache = (enum iomap_dontcache)word;
+	else if (!strcmp(name, "strict_limit") && (!strcmp(value, "0") || !strcmp(value, "1")))
+		p->strict_limit = *value == '1';
+	else
+		return -EINVAL;
+	return 0;
+}
+
+int iomap_cache_params_parse(struct iomap_cache_params *params, const char *text)
+{
+	struct iomap_cache_params p;
+	char pair[128];
+
+	if (!params || !text)
+		return -EINVAL;
+	p = *params;
+	while (*text) {
+		size_t len = strcspn(text, ",");
+		char *equals;
+		int ret;
+
+		if (!len || len >= sizeof(pair))
+			return -EINVAL;
+		memcpy(pair, text, len);
+		pair[len] = '\0';
+		equals = strchr(pair, '=');
+		if (!equals)
+			return -EINVAL;
+		*equals = '\0';
+		ret = parse_one(&p, pair, equals + 1);
+		if (ret)
+			return ret;
+		text += len;
+		if (*text == ',' && !*++text)
+			return -EINVAL;
+	}
+	*params = p;
+	return 0;
+}

@@ -1,0 +1,26 @@
+/*
+ * file.h - one open handle (the public face is <iomap/file.h>)
+ */
+#ifndef IOMAP_FILE_PRIVATE_H
+#define IOMAP_FILE_PRIVATE_H
+
+#include <iomap/file.h>
+#include "inode.h"
+#include "readahead.h"
+
+/* From iomap_open() to iomap_close(). */
+struct iomap_file {
+	/* fixed */
+	struct inode *inode;
+	struct iomap_cache *cache;
+	bool readable, writable, append, dsync, sync;
+	struct file_ra ra;
+	/* error cursor */
+	struct mutex error_lock;                /* LOCK_LEAF */
+	uint32_t since;
+};
+
+/* What this handle has not yet been told of failed writes: KEEP_DIRTY: while a block is failed; DROP: once. */
+int file_write_error(struct iomap_file *file);
+
+#endif

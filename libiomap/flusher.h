@@ -1,0 +1,28 @@
+/*
+ * flusher.h - which inode is written now, by which thread
+ */
+#ifndef IOMAP_FLUSHER_H
+#define IOMAP_FLUSHER_H
+
+#include "inode.h"
+
+int  flusher_start(struct wb *wb);              /* its thread; -EAGAIN, -ENOMEM */
+void flusher_stop(struct wb *wb);               /* ends the thread; dirty inodes stay on the lists */
+int  flusher_start_helpers(struct iomap_cache *cache);
+void flusher_stop_helpers(struct iomap_cache *cache);
+
+/* The inode has dirty blocks (marked before this call) or a size to set. Any context from rank 40 down on. */
+void inode_mark_dirty(struct inode *inode);
+/* Takes the inode off its device's lists if nothing is left to do for it, and drops the lists' reference. Sleeps. */
+void inode_check_clean(struct inode *inode);
+/* Its dirty data has been given up: off the lists. */
+void inode_forget_dirty(struct inode *inode);
+
+void flusher_wake(struct wb *wb);               /* look at the limits now */
+void flusher_wake_all(struct iomap_cache *cache);
+/* Write about so many bytes, oldest inodes first, whatever the limits say. */
+void flusher_request(struct wb *wb, uint64_t bytes);
+/* From a completion: when to try again. */
+void flusher_write_failed(struct inode *inode, int error);
+
+#endif

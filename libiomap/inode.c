@@ -1,0 +1,261 @@
+/*
+ * inode.c - what all opens of one file share
+ *
+ * One inode a file and cache, found by (st_dev, st_ino) or (device, name) in a hash table. It outlives its last handle while
+ * it has something to write; a new open joins it. Whoever drops the last reference takes it apart with the inode still in
+ * the table as I_FREEING, so that an opener of the same file waits instead of meeting its own cache's lock on it.
+ *
+ * Invariants: refs >= handles + (I_DIRTY ? 1 : 0); nothing in flight when refs reaches 0 (the last close waits for it).
+ * Locking:    cache->inode_lock for the table, references, I_NEW and I_FREEING.
+ * Kernel:     fs/inode.c.
+ */
+#include <errno.h>
+#include <string.h>
+#include "inode.h"
+#include "truncate.h"
+
+static unsigned hash_of(const struct inode_key *key)
+{
+	uint64_t h = (uint64_t)key->dev * 0x9e3779b97f4a7c15 ^ (uint64_t)key->ino * 0xc2b2ae3d27d4eb4f ^ (uintptr_t)key->device;
+
+	for (const char *c = key->name; c && *c; c++)
+		h = (h ^ (unsigned char)*c) * 0x100000001b3;
+	return (unsigned)(h >> 32 ^ h) % INODE_HASH;
+}
+
+static bool same_key(const struct inode_key *a, const struct inode_key *b)
+{
+	return a->dev == b->dev && a->ino == b->ino && a->device == b->device &&
+	       (a->name == b->name || (a->name && b->name && !strcmp(a->name, b->name)));
+}
+
+static struct inode *find(struct iomap_cache *cache, const struct inode_key *key)
+{
+	list_for_each(it, &cache->inodes[hash_of(key)]) {
+		struct inode *inode = list_entry(it, struct inode, hash);
+
+		if (same_key(&inode->key, key))
+			return inode;
+	}
+	return NULL;
+}
+
+static void release(struct inode *inode)
+{
+	struct mem *mem = &inode->cache->zone.mem;
+
+	if (inode->key.name)
+		mem_free(mem, (char *)inode->key.name, strlen(inode->key.name) + 1);
+	if (inode->path)
+		mem_free(mem, inode->path, strlen(inode->path) + 1);
+	rwsem_fini(&inode->rwsem);
+	mutex_fini(&inode->append_lock);
+	mutex_fini(&inode->extend_lock);
+	mutex_fini(&inode->flush_lock);
+	mutex_fini(&inode->time_lock);
+	rangeset_fini(&inode->unflushed);
+	rangeset_fini(&inode->flushing);
+	rangeset_fini(&inode->lost);
+	rangeset_fini(&inode->allocated);
+	mem_free(mem, inode, sizeof(*inode));
+}
+
+static struct inode *make(struct iomap_cache *cache, const struct inode_key *key)
+{
+	struct mem *mem = &cache->zone.mem;
+	struct inode *inode = mem_alloc_aligned(mem, sizeof(*inode), 64);
+
+	if (!inode)
+		return NULL;
+	inode->cache = cache;
+	inode->key = *key;
+	list_init(&inode->hash);
+	list_init(&inode->wb_node);
+	rwsem_init(&inode->rwsem, LOCK_INODE);
+	mutex_init(&inode->append_lock, LOCK_APPEND);
+	mutex_init(&inode->extend_lock, LOCK_EXTEND);
+	mutex_init(&inode->flush_lock, LOCK_FLUSH);
+	mutex_init(&inode->time_lock, LOCK_LEAF);
+	rangeset_init(&inode->unflushed, mem, RANGESET_SUPERSET, RANGESET_MAX);
+	rangeset_init(&inode->flushing, mem, RANGESET_SUPERSET, RANGESET_MAX);
+	rangeset_init(&inode->lost, mem, RANGESET_SUPERSET, RANGESET_MAX);
+	rangeset_init(&inode->allocated, mem, RANGESET_SUBSET, RANGESET_MAX);
+	if (key->name) {
+		char *name = mem_alloc(mem, strlen(key->name) + 1);
+
+		inode->key.name = name;
+		if (!name) {
+			release(inode);
+			return NULL;
+		}
+		strcpy(name, key->name);
+	}
+	return inode;
+}
+
+int inode_lookup(struct iomap_cache *cache, const struct inode_key *key, struct inode **out, bool *is_new)
+{
+	struct inode *made = NULL, *inode;
+
+	*is_new = false;
+	for (;;) {
+		mutex_lock(&cache->inode_lock);
+		while ((inode = find(cache, key)) && (load_relaxed(&inode->flags) & (I_NEW | I_FREEING)))
+			cond_wait(&cache->inode_cond, &cache->inode_lock);
+		if (inode || made)
+			break;
+		mutex_unlock(&cache->inode_lock);
+		made = make(cache, key);
+		if (!made)
+			return -ENOMEM;
+	}
+	if (inode) {
+		inode->refs++;
+		inode->handles++;
+	} else {
+		inode = made;
+		made = NULL;
+		inode->refs = inode->handles = 1;
+		store_relaxed(&inode->flags, I_NEW);
+		inode->mapping.file_id = ++cache->next_file_id;
+		list_add_head(&cache->inodes[hash_of(key)], &inode->hash);
+		*is_new = true;
+	}
+	mutex_unlock(&cache->inode_lock);
+	if (made)
+		release(made);
+	*out = inode;
+	return 0;
+}
+
+struct inode *inode_find(struct iomap_cache *cache, const struct inode_key *key)
+{
+	struct inode *inode;
+
+	mutex_lock(&cache->inode_lock);
+	while ((inode = find(cache, key)) && (load_relaxed(&inode->flags) & (I_NEW | I_FREEING)))
+		cond_wait(&cache->inode_cond, &cache->inode_lock);
+	if (inode)
+		inode->refs++;
+	mutex_unlock(&cache->inode_lock);
+	return inode;
+}
+
+void inode_ready(struct inode *inode)
+{
+	struct iomap_cache *cache = inode->cache;
+
+	mutex_lock(&cache->inode_lock);
+	and_relaxed(&inode->flags, ~(unsigned)I_NEW);
+	cond_broadcast(&cache->inode_cond);
+	mutex_unlock(&cache->inode_lock);
+}
+
+static void unhash(struct inode *inode)
+{
+	struct iomap_cache *cache = inode->cache;
+
+	mutex_lock(&cache->inode_lock);
+	list_del(&inode->hash);
+	cond_broadcast(&cache->inode_cond);
+	mutex_unlock(&cache->inode_lock);
+}
+
+void inode_fail(struct inode *inode)
+{
+	if (inode->device)
+		device_put(inode->device);
+	unhash(inode);
+	release(inode);
+}
+
+void inode_get_locked(struct inode *inode)
+{
+	lockdep_assert_held(&inode->cache->inode_lock);
+	inode->refs++;
+}
+
+void inode_get(struct inode *inode)
+{
+	mutex_lock(&inode->cache->inode_lock);
+	inode->refs++;
+	mutex_unlock(&inode->cache->inode_lock);
+}
+
+void inode_put(struct inode *inode)
+{
+	struct iomap_cache *cache = inode->cache;
+	bool last;
+
+	mutex_lock(&cache->inode_lock);
+	IOMAP_BUG_ON(!inode->refs);
+	last = !--inode->refs;
+	if (last)
+		or_relaxed(&inode->flags, I_FREEING);
+	mutex_unlock(&cache->inode_lock);
+	if (!last)
+		return;
+	IOMAP_BUG_ON(inode->handles || (load_relaxed(&inode->flags) & I_DIRTY) || load_relaxed(&inode->nr_inflight));
+	truncate_from(&inode->mapping, 0);
+	mapping_fini(&inode->mapping);
+	sub_relaxed(&inode->wb->nr_inodes, 1);
+	device_put(inode->device);      /* before the table lets go: an opener must find the file's lock free */
+	unhash(inode);
+	release(inode);
+}
+
+struct inode *inode_next(struct iomap_cache *cache, struct inode *prev)
+{
+	unsigned bucket = 0;
+	struct list *at;
+	struct inode *found = NULL;
+
+	mutex_lock(&cache->inode_lock);
+	if (prev) {
+		bucket = hash_of(&prev->key);
+		at = prev->hash.next;
+	} else {
+		at = cache->inodes[0].next;
+	}
+	while (!found) {
+		if (at == &cache->inodes[bucket]) {
+			if (++bucket == INODE_HASH)
+				break;
+			at = cache->inodes[bucket].next;
+			continue;
+		}
+		found = list_entry(at, struct inode, hash);
+		at = at->next;
+		if (load_relaxed(&found->flags) & (I_NEW | I_FREEING))
+			found = NULL;
+	}
+	if (found)
+		found->refs++;
+	mutex_unlock(&cache->inode_lock);
+	if (prev)
+		inode_put(prev);
+	return found;
+}
+
+bool inode_is_clean(struct inode *inode)
+{
+	return !mapping_is_marked(&inode->mapping, XA_MARK_DIRTY) && !load_acquire(&inode->nr_inflight) &&
+	       (inode->fixed_size || device_size(inode->device) == inode_size(inode));
+}
+
+void inode_touch(struct inode *inode)
+{
+	mutex_lock(&inode->time_lock);
+	plat_wall_time(&inode->mtime);
+	mutex_unlock(&inode->time_lock);
+}
+
+void inode_wait_inflight(struct inode *inode)
+{
+	while (load_acquire(&inode->nr_inflight)) {
+		uint64_t seen = wb_completions(inode->wb);
+
+		if (load_acquire(&inode->nr_inflight))
+			wb_wait_completion(inode->wb, seen, plat_now_ns() + NS_PER_S);
+	}
+}

@@ -1,0 +1,97 @@
+/*
+ * inode.h - what all opens of one file share: size, mapping, error history
+ *
+ * State        what is true                                           who moves it on (under cache->inode_lock, wb->list_lock)
+ * I_NEW        in the table, its opener still at work                  iomap_open(); others wait
+ * (none)       in use, or lingering until clean                        last close, flusher
+ * I_FREEING    its last user is taking it apart                        inode_put(); openers wait until it is gone
+ *
+ * I_DIRTY      on a list of its backing device, which holds a reference   inode_mark_dirty(), flusher
+ * I_SYNC       a flusher or helper is writing it                       flusher
+ */
+#ifndef IOMAP_INODE_H
+#define IOMAP_INODE_H
+
+#include "cache.h"
+#include "errseq.h"
+#include "rangeset.h"
+
+enum { I_NEW = 1U << 0, I_FREEING = 1U << 1, I_DIRTY = 1U << 2, I_SYNC = 1U << 3 };
+
+struct inode_key { dev_t dev; ino_t ino; struct iomap_device *device; const char *name; };
+
+struct inode {
+	/* fixed */
+	struct iomap_cache *cache;
+	struct wb *wb;
+	struct iomap_device *device;
+	struct inode_key key;                   /* name is ours */
+	char *path;                             /* as first opened; NULL for an engine's device without names */
+	bool fixed_size;
+	/* cache->inode_lock */
+	struct list hash;
+	_Atomic unsigned flags;                 /* I_*; I_DIRTY and I_SYNC: wb->list_lock */
+	unsigned refs;                          /* handles + 1 while I_DIRTY + whoever works on it */
+	unsigned handles;
+	bool writable, created, reserves;       /* reserves: fallocate works there */
+	/* rwsem: shared for writes inside the size, exclusive for what changes size or mapping */
+	struct rwsem rwsem;                     /* LOCK_INODE */
+	struct mutex append_lock;               /* LOCK_APPEND */
+	_Atomic uint64_t size;                  /* i_size: raised after the data is in the cache */
+	struct mapping mapping;
+	/* writeback */
+	struct mutex extend_lock;               /* LOCK_EXTEND: who may write beyond the device's size; held over that I/O */
+	_Atomic pgoff_t writeback_index;        /* where the next cyclic pass goes on */
+	_Atomic unsigned nr_inflight;           /* write requests, from claim to completion */
+	/* wb->list_lock */
+	struct list wb_node;
+	uint64_t dirtied_when_ns;
+	uint64_t retry_at_ns, retry_delay_ns;   /* failed blocks: next try in the background */
+	/* flush: "a flush counts only for callers whose writes had completed before it started" */
+	struct mutex flush_lock;                /* LOCK_FLUSH */
+	_Atomic uint64_t flushes_started;
+	uint64_t last_good_flush;               /* number of the last one that ended well; flush_lock */
+	_Atomic int flush_error;                /* sticky until resolved */
+	struct rangeset unflushed;              /* written since the last good flush began */
+	struct rangeset flushing;               /* covered by the flush under way */
+	struct rangeset lost;                   /* what a failed flush may have lost */
+	/* errors of writes */
+	errseq_t wb_err;
+	_Atomic uint32_t sync_since;            /* iomap_cache_sync()'s cursor */
+	/* space: what is known to be allocated on the device */
+	struct rangeset allocated;
+	_Atomic uint64_t reserve_ahead;         /* next append reserves so much */
+	_Atomic uint64_t reserved_end;          /* KEEP_SIZE space up to here, trimmed at the last close */
+	/* times */
+	struct mutex time_lock;                 /* LOCK_LEAF */
+	struct timespec mtime;                  /* of the last write through this cache; 0: the device's */
+	_Atomic uint64_t misses, readahead_bytes;
+};
+
+/*
+ * Finds or makes the inode for @key. A new one (*@is_new) is I_NEW and the caller's to finish by inode_ready() or
+ * inode_fail(). One reference and one handle are the caller's. -ENOMEM.
+ */
+int  inode_lookup(struct iomap_cache *cache, const struct inode_key *key, struct inode **out, bool *is_new);
+/* The inode for @key if this cache has it, referenced; waits for one that comes or goes. */
+struct inode *inode_find(struct iomap_cache *cache, const struct inode_key *key);
+void inode_ready(struct inode *inode);
+void inode_fail(struct inode *inode);
+
+void inode_get(struct inode *inode);
+void inode_get_locked(struct inode *inode);     /* inode_lock held */
+/* The last reference takes the inode apart: folios dropped, device closed. Sleeps. */
+void inode_put(struct inode *inode);
+/* Next inode of the cache after @prev (whose reference is dropped; NULL: the first), referenced; skips those coming and going. */
+struct inode *inode_next(struct iomap_cache *cache, struct inode *prev);
+
+static inline uint64_t inode_size(const struct inode *inode) { return load_acquire(&inode->size); }
+/* pairs with inode_size(): who sees the size sees the data below it */
+static inline void inode_set_size(struct inode *inode, uint64_t size) { store_release(&inode->size, size); }
+/* Everything durable needs no more work: no dirty block, nothing in flight, the device's size right. */
+bool inode_is_clean(struct inode *inode);
+void inode_touch(struct inode *inode);          /* mtime = now */
+/* Waits until no write request of the inode is in flight. */
+void inode_wait_inflight(struct inode *inode);
+
+#endif

@@ -1,0 +1,151 @@
+/*
+ * ioend.c - one write request, from its first block to its completion
+ *
+ * A fixed number of them is made with the backing device: writing out never waits for memory, and their number is the queue
+ * depth. A request of up to 64 KiB is copied when it is closed, which ends its blocks' need to stay unchanged; a larger one reads
+ * folio memory, and each of its pieces counts in the folio's stable count until the end.
+ *
+ * Completion, in an order that others rely on: the range is noted as written but not flushed; each block leaves flight (as
+ * failed: dirty again, or given up); the folio references go; the inode's count of blocks in flight drops, after which
+ * the inode may be gone; last, the slot is free and the device's waiters are told.
+ *
+ * Locking: none of its own; completions take tree, state, range and depth locks, allocate nothing, wait for nothing.
+ * Kernel:  fs/iomap/ioend.c.
+ */
+#include <errno.h>
+#include <string.h>
+#include "flusher.h"
+#include "ioend.h"
+#include "throttle.h"
+
+int ioend_pool_init(struct wb *wb)
+{
+	struct ioend *all;
+
+	wb->ioend_bytes = wb->depth * sizeof(struct ioend);
+	wb->ioend_memory = all = mem_alloc(&wb->zone->mem, wb->ioend_bytes);
+	if (!all)
+		return -ENOMEM;
+	for (unsigned i = 0; i < wb->depth; i++)
+		list_add_tail(&wb->free_ioends, &all[i].node);
+	return 0;
+}
+
+struct ioend *ioend_tryget(struct wb *wb)
+{
+	struct ioend *io = NULL;
+
+	mutex_lock(&wb->depth_lock);
+	if (!list_empty(&wb->free_ioends)) {
+		io = list_first(&wb->free_ioends, struct ioend, node);
+		list_del(&io->node);
+	}
+	mutex_unlock(&wb->depth_lock);
+	return io;
+}
+
+void ioend_start(struct ioend *io, struct inode *inode, uint64_t pos, struct io_wait *wait)
+{
+	io->inode = inode;
+	io->wait = wait;
+	io->pos = pos;
+	io->len = 0;
+	io->copy = NULL;
+	io->nr = 0;
+	if (wait)
+		io_wait_add(wait);
+}
+
+bool ioend_takes(const struct ioend *io, uint64_t pos, uint64_t max_bytes)
+{
+	return io->pos + io->len == pos && io->nr < IOEND_PIECES &&
+	       io->len + ifs_block_bytes(&io->inode->mapping.geom) <= max_bytes;
+}
+
+void ioend_add(struct ioend *io, struct iomap_folio *f, unsigned first, unsigned nr, uint64_t len)
+{
+	struct mapping *m = &io->inode->mapping;
+
+	folio_get(f);
+	add_relaxed(&f->pending, PENDING_STABLE);
+	io->piece[io->nr].folio = f;
+	io->piece[io->nr].first = (uint16_t)first;
+	io->piece[io->nr].nr = (uint16_t)nr;
+	io->iov[io->nr++] = (struct iovec){ folio_addr(m->zone, f) + ((uint64_t)first << m->geom.block_shift), len };
+	io->len += len;
+}
+
+static void end_stable(struct zone *z, struct iomap_folio *f)
+{
+	sub_acq_rel(&f->pending, PENDING_STABLE);       /* the copy is done before a writer may change the bytes */
+	folio_wake(z, f);
+}
+
+/* What became of a request's blocks. */
+static void finish(struct ioend *io, int error)
+{
+	struct inode *inode = io->inode;
+	struct mapping *m = &inode->mapping;
+	struct zone *z = m->zone;
+	bool keep = inode->cache->error_policy == IOMAP_ERROR_KEEP_DIRTY;
+	unsigned blocks = 0;
+
+	if (!error) {
+		rangeset_add(&inode->unflushed, io->pos, io->pos + io->len);
+		store_relaxed(&inode->wb->last_good_ns, plat_now_ns());
+	} else {
+		errseq_set(&inode->wb_err, error);
+		flusher_write_failed(inode, error);
+	}
+	for (unsigned i = 0; i < io->nr; i++) {
+		struct iomap_folio *f = io->piece[i].folio;
+
+		if (!io->copy)
+			sub_acq_rel(&f->pending, PENDING_STABLE);       /* mapping_complete() wakes */
+		mapping_complete(m, f, io->piece[i].first, io->piece[i].nr, error, keep);
+		folio_put(z, f);
+		blocks += io->piece[i].nr;
+	}
+	throttle_completed(inode->cache, inode->wb, io->len);
+	if (io->wait)
+		io_wait_done(io->wait, error);
+	sub_acq_rel(&inode->nr_inflight, blocks);       /* the inode may be gone from here on */
+}
+
+static void ioend_done(struct iomap_request *req)
+{
+	struct ioend *io = container_of(req, struct ioend, req);
+	struct iomap_cache *cache = io->inode->cache;
+	struct wb *wb = io->inode->wb;
+	int error = req->result < 0 ? (int)req->result : (uint64_t)req->result < io->len ? -EIO : 0;
+
+	if (io->copy)
+		copy_pool_put(&cache->copies, io->copy, io->len);
+	finish(io, error);
+	mutex_lock(&wb->depth_lock);
+	list_add_head(&wb->free_ioends, &io->node);
+	mutex_unlock(&wb->depth_lock);
+	wb_completed(wb);
+}
+
+void ioend_close(struct ioend *io)
+{
+	struct iomap_cache *cache = io->inode->cache;
+	char *to;
+
+	io->req = (struct iomap_request){
+		.op = IOMAP_REQ_WRITE, .pos = io->pos, .iov = io->iov, .iovcnt = (int)io->nr, .done = ioend_done,
+	};
+	if (io->nr > 1)
+		add_relaxed(&io->inode->device->stats.io_merged, io->nr - 1);
+	if (io->len > COPY_MAX_BYTES || !(io->copy = copy_pool_get(&cache->copies, io->len)))
+		return;
+	to = io->copy;
+	for (unsigned i = 0; i < io->nr; i++) {
+		memcpy(to, io->iov[i].iov_base, io->iov[i].iov_len);
+		to += io->iov[i].iov_len;
+		end_stable(&cache->zone, io->piece[i].folio);
+	}
+	io->iov[0] = (struct iovec){ io->copy, io->len };
+	io->req.iovcnt = 1;
+}

@@ -1,0 +1,39 @@
+/*
+ * ioend.h - one write request of the cache: which blocks of which folios it carries
+ *
+ * State       what is true                                                        who moves it on
+ * free        on its backing device's list of free ones                           ioend_get()
+ * open        belongs to one pass, which may still append to it                   ioend_add(), ioend_close()
+ * submitted   the device's; blocks in flight, folios referenced                    ioend_close() … device
+ * done        completion ends writeback block by block, then frees it             the device's completion
+ */
+#ifndef IOMAP_IOEND_H
+#define IOMAP_IOEND_H
+
+#include "inode.h"
+
+#define IOEND_PIECES 128
+
+struct ioend {
+	struct iomap_request req;
+	struct list node;                       /* free list; its backing device's depth_lock */
+	struct inode *inode;
+	struct io_wait *wait;                   /* or NULL */
+	uint64_t pos, len;                      /* len: exact, may end inside the file's last block */
+	void *copy;                             /* contents in the copy pool, or NULL: folio memory is read in place */
+	unsigned nr;
+	struct { struct iomap_folio *folio; uint16_t first, nr; } piece[IOEND_PIECES];
+	struct iovec iov[IOEND_PIECES];
+};
+
+int  ioend_pool_init(struct wb *wb);                    /* depth of them, so that writing needs no memory; -ENOMEM */
+struct ioend *ioend_tryget(struct wb *wb);              /* NULL: all in use */
+void ioend_start(struct ioend *io, struct inode *inode, uint64_t pos, struct io_wait *wait);
+/* May [pos, pos + len) of the same inode be appended? At least one block of it. */
+bool ioend_takes(const struct ioend *io, uint64_t pos, uint64_t max_bytes);
+/* Appends @len bytes in blocks [first, first + nr) of @f, which are in flight; takes a reference and a stable hold. */
+void ioend_add(struct ioend *io, struct iomap_folio *f, unsigned first, unsigned nr, uint64_t len);
+/* Makes the request ready for the device, copied where it is small and there is room. */
+void ioend_close(struct ioend *io);
+
+#endif

@@ -1,0 +1,102 @@
+/*
+ * mapping.h - the page cache of one file: index, marks, lookup, add, remove, split
+ *
+ * Everything that changes a folio's block bits goes through here, because bits, the folio's summary flags, the tree's marks
+ * and the backing device's counters change together: tree lock, then state lock.
+ */
+#ifndef IOMAP_MAPPING_H
+#define IOMAP_MAPPING_H
+
+#include "bdi.h"
+#include "ifs.h"
+#include "platform.h"
+#include "xarray.h"
+
+struct mapping;
+
+/* What reclaim wants to know; set when the mapping is made. */
+struct mapping_ops {
+	void (*added)(struct mapping *m, struct iomap_folio *f);        /* in the tree, still locked by its maker */
+	void (*removed)(struct mapping *m, struct iomap_folio *f);      /* about to leave it; locked */
+	/* No run of @order is free. Frees some, waiting for I/O only if @may_wait: 0 to try again, or -ENOMEM. */
+	int  (*memory_short)(struct mapping *m, unsigned order, bool may_wait);
+	void (*memory_low)(struct mapping *m);          /* little is left: reclaim in the background */
+};
+
+struct mapping {
+	/* fixed */
+	struct zone *zone;
+	struct wb *wb;
+	const struct mapping_ops *ops;
+	void *owner;                            /* the cache, for ops */
+	struct ifs_geometry geom;
+	unsigned min_order;
+	uint64_t file_id;                       /* never reused in this cache; for fingerprints */
+	_Atomic unsigned max_order;             /* a tunable of the cache */
+	uint64_t low_bytes;                     /* free memory below this: memory_low() */
+	/* tree_lock; readers of the tree: RCU */
+	struct mutex tree_lock;                 /* LOCK_TREE */
+	struct xarray tree;
+	_Atomic uint64_t nr_pages;
+	/* nobody adds folios to a range being cut */
+	struct rwsem invalidate_lock;           /* LOCK_INVALIDATE */
+};
+
+void mapping_init(struct mapping *m, struct zone *zone, struct wb *wb, const struct mapping_ops *ops, void *owner,
+		  struct ifs_geometry geom, unsigned max_order);
+void mapping_fini(struct mapping *m);           /* empty, no readers */
+
+/* The folio that covers page @index, referenced, or NULL. */
+struct iomap_folio *mapping_get(struct mapping *m, pgoff_t index);
+/* The same, locked too. Sleeps. */
+struct iomap_folio *mapping_get_locked(struct mapping *m, pgoff_t index);
+/* The same without sleeping: 0 and a folio or NULL, or -EAGAIN if somebody else holds its lock. */
+int mapping_get_trylocked(struct mapping *m, pgoff_t index, struct iomap_folio **out);
+/* First folio at or after *@index and at most @last with @mark, referenced; *@index becomes its first page. NULL: none. */
+struct iomap_folio *mapping_next_marked(struct mapping *m, pgoff_t *index, pgoff_t last, enum xa_mark mark);
+struct iomap_folio *mapping_next(struct mapping *m, pgoff_t *index, pgoff_t last);
+/* Is page @index cached? No promise beyond the moment. */
+bool mapping_has(struct mapping *m, pgoff_t index);
+
+enum {
+	MAPPING_MAY_WAIT = 1U << 0,     /* for memory: reclaim directly, wait for writeback */
+	MAPPING_EXACT = 1U << 1,        /* this order or -ENOMEM, no smaller one */
+};
+/*
+ * A new folio over page @index of at most order @order (smaller if misaligned, if a neighbour is in the way, or memory is
+ * short; never below min_order): in the tree, locked, referenced, no block uptodate. -EEXIST: @index is taken; -ENOMEM.
+ */
+int  mapping_create(struct mapping *m, pgoff_t index, unsigned order, unsigned flags, struct iomap_folio **out);
+/* Takes a locked, clean folio with nothing in flight out of the tree; the caller's reference stays. */
+void mapping_remove(struct mapping *m, struct iomap_folio *f);
+/*
+ * Cuts a locked folio with nothing in flight in two; @f keeps the left half, *@right is locked and referenced.
+ * -ENOMEM, -EBUSY (in flight), -EINVAL (already min_order).
+ */
+int  mapping_halve(struct mapping *m, struct iomap_folio *f, struct iomap_folio **right);
+
+/* Folio locked (uptodate: or owned by a read). */
+void mapping_set_uptodate(struct mapping *m, struct iomap_folio *f, unsigned first, unsigned nr);
+/* Returns the bytes charged as newly dirtied. */
+uint64_t mapping_set_dirty(struct mapping *m, struct iomap_folio *f, unsigned first, unsigned nr);
+void mapping_redirty(struct mapping *m, struct iomap_folio *f, unsigned first, unsigned nr);
+/* Puts dirty blocks of [from, end) in flight; see ifs_claim(). Returns whether @out has any. */
+bool mapping_claim(struct mapping *m, struct iomap_folio *f, unsigned from, unsigned end, bool retry_failed,
+		   struct block_set *out, bool *busy);
+void mapping_cancel(struct mapping *m, struct iomap_folio *f, unsigned first, unsigned nr);
+/* Clean blocks of a locked folio with nothing in flight are not uptodate any more: they differ from what is stored. */
+void mapping_forget_clean(struct mapping *m, struct iomap_folio *f);
+/* From a completion: no folio lock. @error 0 or -errno. Wakes who waits for the folio. */
+void mapping_complete(struct mapping *m, struct iomap_folio *f, unsigned first, unsigned nr, int error, bool keep);
+
+/* Marks what is dirty in [first, last] for one pass, so that what is dirtied later cannot keep it busy. */
+void mapping_tag_towrite(struct mapping *m, pgoff_t first, pgoff_t last);
+void mapping_clear_towrite(struct mapping *m, struct iomap_folio *f);   /* folio locked */
+static inline bool mapping_is_marked(const struct mapping *m, enum xa_mark mark) { return xa_marked(&m->tree, mark); }
+static inline bool mapping_is_empty(const struct mapping *m) { return !load_relaxed(&m->nr_pages); }
+
+struct mapping_sums { int64_t dirty, writeback, pinned, failed; uint64_t pages, folios[MAX_ORDER + 1]; };
+/* Recomputes everything from the bitmaps; adds to @sums. 0 or -EUCLEAN. Any context without locks. */
+int  mapping_check(struct mapping *m, struct mapping_sums *sums, char *why, size_t why_len);
+
+#endif

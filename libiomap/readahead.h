@@ -1,0 +1,25 @@
+/*
+ * readahead.h - what to read next
+ */
+#ifndef IOMAP_READAHEAD_H
+#define IOMAP_READAHEAD_H
+
+#include "inode.h"
+#include "readahead-window.h"
+
+/* One handle's reader. Hits do not touch it. */
+struct file_ra { struct mutex lock; struct ra_state ra; };      /* LOCK_LEAF */
+
+void readahead_init(struct file_ra *fra, uint32_t pages);
+void readahead_fini(struct file_ra *fra);
+/*
+ * Page @index is not cached; the reader, who ended at @prev_pos before, wants @req_pages. Starts reading; where no more than
+ * what was asked for is read, waits for it and returns its error. invalidate_lock held shared.
+ */
+int  readahead_miss(struct inode *inode, struct file_ra *fra, pgoff_t index, uint64_t req_pages);
+/* The reader met FOLIO_READAHEAD on @f (referenced). invalidate_lock held shared. */
+void readahead_hit_mark(struct inode *inode, struct file_ra *fra, struct iomap_folio *f, uint64_t req_pages);
+/* fadvise(WILLNEED): these pages, at most one window of them. invalidate_lock held shared. */
+void readahead_force(struct inode *inode, struct file_ra *fra, pgoff_t index, uint64_t nr_pages);
+
+#endif

@@ -1,0 +1,354 @@
+/*
+ * reclaim.c - which folio goes
+ *
+ * Two queues, both first in, first out, with the referenced bit read only when a folio reaches the tail:
+ *
+ *      new --> small (probation) --referenced--> main --referenced--> main again
+ *                    |                             |
+ *                    v                             v
+ *              evicted, remembered             evicted
+ *              by fingerprint
+ *
+ * A folio whose fingerprint is remembered goes straight to main. The small queue is held at about a tenth of what is cached, so
+ * one scan washes out only that. Nobody moves anything on a hit.
+ *
+ * Reclaim runs in a thread of its own before memory is short, and in the caller only as the last resort. Dirty folios and
+ * those in flight are passed over; where a caller who may wait finds nothing clean, the oldest dirty data is written and it waits
+ * for a completion. -ENOMEM only when nothing is clean and nothing moves.
+ *
+ * Invariants: a cached folio is on exactly one queue; only a folio that is clean, idle, unlocked and otherwise unreferenced goes.
+ * Locking:    the queues' lock; folio locks are only tried.
+ * Kernel:     mm/vmscan.c, mm/workingset.c. Differs: S3-FIFO's queues instead of two LRU lists.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include "flusher.h"
+#include "inode.h"
+#include "reclaim.h"
+
+#define SCAN_BATCH 32
+#define WAIT_ROUND_NS (100 * NS_PER_MS)
+#define WAIT_MOST_NS (4 * NS_PER_S)     /* without any progress: give up */
+
+static struct iomap_cache *cache_of(struct mapping *m) { return m->owner; }
+static struct iomap_folio *frame(struct iomap_cache *cache, uint32_t n) { return &cache->zone.arena.frames[n]; }
+
+/* --- the queues ------------------------------------------------------------------------------------------------------------------ */
+
+static void push(struct iomap_cache *cache, struct folio_queue *q, struct iomap_folio *f, uint32_t flag)
+{
+	uint32_t n = frame_number(&cache->zone.arena, f);
+
+	f->next = q->head;
+	f->prev = FRAME_NONE;
+	if (q->head != FRAME_NONE)
+		frame(cache, q->head)->prev = n;
+	else
+		q->tail = n;
+	q->head = n;
+	q->bytes += folio_bytes(f);
+	folio_flags_set(f, flag);
+}
+
+static void pull(struct iomap_cache *cache, struct iomap_folio *f)
+{
+	struct folio_queue *q = folio_flags(f) & FOLIO_SMALL ? &cache->reclaim.small : &cache->reclaim.main;
+
+	if (f->prev != FRAME_NONE)
+		frame(cache, f->prev)->next = f->next;
+	else
+		q->head = f->next;
+	if (f->next != FRAME_NONE)
+		frame(cache, f->next)->prev = f->prev;
+	else
+		q->tail = f->prev;
+	f->next = f->prev = FRAME_NONE;
+	q->bytes -= folio_bytes(f);
+	folio_flags_clear(f, FOLIO_SMALL | FOLIO_MAIN);
+}
+
+static void added(struct mapping *m, struct iomap_folio *f)
+{
+	struct iomap_cache *cache = cache_of(m);
+	bool refault = ghost_take(&cache->ghost, m->file_id, folio_index(f));
+
+	if (refault)
+		add_relaxed(&cache->reclaim.refaults, 1);
+	mutex_lock(&cache->reclaim.lock);
+	if (refault)
+		push(cache, &cache->reclaim.main, f, FOLIO_MAIN);
+	else
+		push(cache, &cache->reclaim.small, f, FOLIO_SMALL);
+	mutex_unlock(&cache->reclaim.lock);
+}
+
+static void removed(struct mapping *m, struct iomap_folio *f)
+{
+	struct iomap_cache *cache = cache_of(m);
+
+	mutex_lock(&cache->reclaim.lock);
+	if (folio_flags(f) & (FOLIO_SMALL | FOLIO_MAIN))
+		pull(cache, f);
+	mutex_unlock(&cache->reclaim.lock);
+	if (folio_flags(f) & FOLIO_UNUSED)
+		add_relaxed(&cache->reclaim.wasted_bytes, folio_bytes(f));
+}
+
+/* --- eviction -------------------------------------------------------------------------------------------------------------------- */
+
+/* Looks at the tail of one queue: a candidate, referenced and locked, or NULL where it stays (moved on). Queue lock held. */
+static struct iomap_folio *examine(struct iomap_cache *cache, struct folio_queue *q)
+{
+	struct iomap_folio *f = frame(cache, q->tail);
+	bool small = q == &cache->reclaim.small;
+	uint32_t flags = folio_flags(f);
+
+	if (flags & FOLIO_REFERENCED) {
+		pull(cache, f);
+		push(cache, &cache->reclaim.main, f, FOLIO_MAIN);
+		and_relaxed(&f->flags, ~(uint32_t)FOLIO_REFERENCED);
+		return NULL;
+	}
+	if (!(flags & (FOLIO_DIRTY | FOLIO_WRITEBACK)) && folio_tryget(f)) {
+		if (load_relaxed(&f->refs) == 2 && folio_trylock(f))
+			return f;
+		/* The tree holds another: this is not the last reference while the folio is queued. */
+		sub_acq_rel(&f->refs, 1);
+	}
+	pull(cache, f);
+	push(cache, small ? &cache->reclaim.small : &cache->reclaim.main, f, small ? FOLIO_SMALL : FOLIO_MAIN);
+	return NULL;
+}
+
+static bool evict(struct iomap_cache *cache, struct iomap_folio *f)
+{
+	struct mapping *m = folio_mapping(f);
+	bool go = m && !(folio_flags(f) & (FOLIO_DIRTY | FOLIO_WRITEBACK)) && load_relaxed(&f->refs) == 2;
+
+	if (go) {
+		if (folio_flags(f) & FOLIO_SMALL)
+			ghost_insert(&cache->ghost, m->file_id, folio_index(f));
+		add_relaxed(&cache->reclaim.evicted_bytes, folio_bytes(f));
+		mapping_remove(m, f);
+	}
+	folio_unlock(&cache->zone, f);
+	folio_put(&cache->zone, f);
+	return go;
+}
+
+/* Frees up to @want bytes of clean folios, looking at each queued folio at most about twice; returns what it freed. */
+static uint64_t shrink(struct iomap_cache *cache, uint64_t want)
+{
+	struct reclaim *r = &cache->reclaim;
+	uint64_t freed = 0, scanned = 0, most;
+
+	mutex_lock(&r->lock);
+	most = 2 * (r->small.bytes + r->main.bytes) + SCAN_BATCH * PAGE_BYTES;
+	mutex_unlock(&r->lock);
+	while (freed < want && scanned < most) {
+		struct iomap_folio *victim = NULL;
+		uint64_t bytes;
+
+		mutex_lock(&r->lock);
+		for (unsigned i = 0; i < SCAN_BATCH && !victim; i++) {
+			struct folio_queue *q = &r->main;
+
+			if (r->small.bytes && (r->small.bytes * 10 > r->small.bytes + r->main.bytes || !r->main.bytes))
+				q = &r->small;
+			else if (scanned > most / 2 && r->small.bytes && i % 2)
+				q = &r->small;  /* main has nothing to give: look here too */
+			if (q->tail == FRAME_NONE)
+				break;
+			scanned += folio_bytes(frame(cache, q->tail));
+			victim = examine(cache, q);
+		}
+		mutex_unlock(&r->lock);
+		if (!victim) {
+			if (!r->small.bytes && !r->main.bytes)
+				break;
+			continue;
+		}
+		bytes = folio_bytes(victim);
+		if (evict(cache, victim))
+			freed += bytes;
+	}
+	return freed;
+}
+
+/* --- callers ---------------------------------------------------------------------------------------------------------------------- */
+
+/* Something is or will be written: how many bytes are on their way or can be sent on it. */
+static uint64_t movable(struct iomap_cache *cache)
+{
+	int64_t v = load_relaxed(&cache->sums.level[WB_WRITEBACK]) + load_relaxed(&cache->sums.level[WB_DIRTY]) -
+		    load_relaxed(&cache->sums.level[WB_FAILED]);
+
+	return v > 0 ? (uint64_t)v : 0;
+}
+
+/* Writes the oldest dirty data and waits for something to complete. */
+static void write_and_wait(struct iomap_cache *cache, struct wb *wb, uint64_t bytes)
+{
+	uint64_t seen = wb_completions(wb);
+
+	mutex_lock(&cache->inode_lock);
+	list_for_each(it, &cache->wbs) {
+		struct wb *each = list_entry(it, struct wb, all);
+
+		if (wb_level(each, WB_DIRTY))
+			flusher_request(each, bytes);
+	}
+	mutex_unlock(&cache->inode_lock);
+	wb_wait_completion(wb, seen, plat_now_ns() + WAIT_ROUND_NS / 10);
+}
+
+static int memory_short(struct mapping *m, unsigned order, bool may_wait)
+{
+	struct iomap_cache *cache = cache_of(m);
+	struct task *task = cache_task(cache);
+	uint64_t bytes = PAGE_BYTES << order, start = plat_now_ns(), written = load_relaxed(&cache->sums.total[WB_WRITTEN]);
+
+	for (;;) {
+		uint64_t now;
+
+		if (shrink(cache, max_u64(bytes, SCAN_BATCH * PAGE_BYTES)))
+			return 0;
+		if (!order && arena_free_bytes(&cache->zone.arena) >= bytes)
+			return 0;       /* somebody else freed some */
+		if (!may_wait || (task && task->internal))
+			return -ENOMEM;
+		now = load_relaxed(&cache->sums.total[WB_WRITTEN]);
+		if (now != written) {   /* it moves */
+			written = now;
+			start = plat_now_ns();
+		}
+		if (plat_now_ns() - start > WAIT_MOST_NS || !movable(cache))
+			return -ENOMEM;
+		write_and_wait(cache, m->wb, max_u64(bytes, UINT64_C(1) << 20));
+	}
+}
+
+static void memory_low(struct mapping *m)
+{
+	struct reclaim *r = &cache_of(m)->reclaim;
+
+	mutex_lock(&r->thread_lock);
+	if (!r->wanted) {
+		r->wanted = true;
+		cond_signal(&r->thread_cond);
+	}
+	mutex_unlock(&r->thread_lock);
+}
+
+const struct mapping_ops reclaim_mapping_ops = {
+	.added = added, .removed = removed, .memory_short = memory_short, .memory_low = memory_low,
+};
+
+/* --- the background thread ----------------------------------------------------------------------------------------------------------- */
+
+static void reclaim_main(void *arg)
+{
+	struct iomap_cache *cache = arg;
+	struct reclaim *r = &cache->reclaim;
+	struct task *task = cache_task(cache);
+
+	if (task)
+		task->internal = true;
+	mutex_lock(&r->thread_lock);
+	while (!r->stop) {
+		if (!r->wanted) {
+			cond_wait(&r->thread_cond, &r->thread_lock);
+			continue;
+		}
+		r->wanted = false;
+		mutex_unlock(&r->thread_lock);
+		for (uint64_t free; (free = arena_free_bytes(&cache->zone.arena)) < r->high_bytes; )
+			if (!shrink(cache, r->high_bytes - free))
+				break;  /* nothing clean: the flusher's business, not ours */
+		mutex_lock(&r->thread_lock);
+	}
+	mutex_unlock(&r->thread_lock);
+}
+
+void reclaim_init(struct iomap_cache *cache)
+{
+	struct reclaim *r = &cache->reclaim;
+	uint64_t bytes = (uint64_t)cache->zone.arena.nr_frames * PAGE_BYTES;
+
+	mutex_init(&r->lock, LOCK_RECLAIM);
+	mutex_init(&r->thread_lock, LOCK_LEAF);
+	cond_init(&r->thread_cond);
+	r->small = r->main = (struct folio_queue){ FRAME_NONE, FRAME_NONE, 0 };
+	r->low_bytes = bytes / 64;
+	r->high_bytes = bytes / 32;
+}
+
+int reclaim_start(struct iomap_cache *cache)
+{
+	int ret = thread_create(&cache->reclaim.thread, "iomap-reclaim", reclaim_main, cache);
+
+	cache->reclaim.has_thread = !ret;
+	return ret;
+}
+
+void reclaim_stop(struct iomap_cache *cache)
+{
+	struct reclaim *r = &cache->reclaim;
+
+	if (!r->has_thread)
+		return;
+	mutex_lock(&r->thread_lock);
+	r->stop = true;
+	cond_signal(&r->thread_cond);
+	mutex_unlock(&r->thread_lock);
+	thread_join(&r->thread);
+	r->has_thread = false;
+}
+
+void reclaim_fini(struct iomap_cache *cache)
+{
+	mutex_fini(&cache->reclaim.lock);
+	mutex_fini(&cache->reclaim.thread_lock);
+	cond_fini(&cache->reclaim.thread_cond);
+}
+
+uint64_t reclaim_queued_bytes(struct iomap_cache *cache)
+{
+	uint64_t bytes;
+
+	mutex_lock(&cache->reclaim.lock);
+	bytes = cache->reclaim.small.bytes + cache->reclaim.main.bytes;
+	mutex_unlock(&cache->reclaim.lock);
+	return bytes;
+}
+
+int reclaim_check(struct iomap_cache *cache, char *why, size_t why_len)
+{
+	struct folio_queue *queues[] = { &cache->reclaim.small, &cache->reclaim.main };
+	static const uint32_t flags[] = { FOLIO_SMALL, FOLIO_MAIN };
+	int ret = 0;
+
+	mutex_lock(&cache->reclaim.lock);
+	for (unsigned i = 0; !ret && i < ARRAY_SIZE(queues); i++) {
+		uint64_t bytes = 0;
+		uint32_t prev = FRAME_NONE;
+
+		for (uint32_t n = queues[i]->head; n != FRAME_NONE; prev = n, n = frame(cache, n)->next) {
+			struct iomap_folio *f = frame(cache, n);
+
+			bytes += folio_bytes(f);
+			if (f->prev != prev || (folio_flags(f) & (FOLIO_SMALL | FOLIO_MAIN)) != flags[i]) {
+				snprintf(why, why_len, "reclaim: frame %u is linked or flagged wrongly on queue %u", n, i);
+				ret = -EUCLEAN;
+				break;
+			}
+		}
+		if (!ret && (bytes != queues[i]->bytes || queues[i]->tail != prev)) {
+			snprintf(why, why_len, "reclaim: queue %u holds %llu bytes, says %llu", i, (unsigned long long)bytes,
+				 (unsigned long long)queues[i]->bytes);
+			ret = -EUCLEAN;
+		}
+	}
+	mutex_unlock(&cache->reclaim.lock);
+	return ret;
+}

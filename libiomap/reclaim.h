@@ -1,0 +1,18 @@
+/*
+ * reclaim.h - which folio goes
+ */
+#ifndef IOMAP_RECLAIM_H
+#define IOMAP_RECLAIM_H
+
+#include "cache.h"
+
+void reclaim_init(struct iomap_cache *cache);
+int  reclaim_start(struct iomap_cache *cache);          /* the background thread */
+void reclaim_stop(struct iomap_cache *cache);
+void reclaim_fini(struct iomap_cache *cache);
+extern const struct mapping_ops reclaim_mapping_ops;
+/* Walks the queues against their bytes and flags: 0 or -EUCLEAN. */
+int  reclaim_check(struct iomap_cache *cache, char *why, size_t why_len);
+uint64_t reclaim_queued_bytes(struct iomap_cache *cache);
+
+#endif

@@ -1,0 +1,23 @@
+/*
+ * truncate.h - cutting a range out of the cache
+ */
+#ifndef IOMAP_TRUNCATE_H
+#define IOMAP_TRUNCATE_H
+
+#include "mapping.h"
+
+/*
+ * Everything at and beyond byte @pos leaves the cache: dirty blocks are cancelled, folios wholly beyond go, the one that
+ * straddles is split where it can be and zeroed from @pos on. Waits for requests in flight there. invalidate_lock held
+ * exclusively, or nobody else can reach the mapping. Sleeps.
+ */
+void truncate_from(struct mapping *m, uint64_t pos);
+/* Drops clean, unlocked, unused folios wholly inside pages [first, last]; returns how many pages are left. Never waits for I/O. */
+uint64_t invalidate_clean(struct mapping *m, pgoff_t first, pgoff_t last);
+/* Cancels dirty blocks that lie wholly inside [start, end) and forgets their contents, which are read from the device again. */
+void discard_dirty(struct mapping *m, uint64_t start, uint64_t end, bool failed_only);
+
+/* Clean blocks in [start, end) are not believed any more: whole clean folios go, of others their clean blocks. */
+void forget_clean(struct mapping *m, uint64_t start, uint64_t end);
+
+#endif

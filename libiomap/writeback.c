@@ -1,0 +1,532 @@
+/*
+ * writeback.c - dirty blocks become write requests
+ *
+ * A pass walks the folios that are marked, in file order. Of each it claims what is dirty (under the folio lock, all at once:
+ * dirty -> in flight, charges moved), lets the lock go, and cuts the claim into runs. Neighbouring runs, also of different
+ * folios, share a request up to the device's largest size; requests are given to the device in batches.
+ *
+ * Blocks below the device's size are written in any order. Those beyond it extend the file, and a crash must never show a
+ * size that covers bytes which were not written: so they go under extend_lock, in ascending order, one request at
+ * a time, each starting from the first dirty block at the device's size.
+ *
+ *      |------------- device size ---|---- dirty beyond ----|  i_size
+ *       any order, any depth           one after the other
+ *
+ * A sync pass first copies the DIRTY marks to TOWRITE and visits those only, so later writers cannot keep it busy; a dirty
+ * block that is in flight is waited for and then written again.
+ *
+ * Invariants: a block is in one request at a time; nothing at or past i_size is written; no lock but extend_lock (and a caller's
+ *             rwsem) is held when a request slot or the device is waited for.
+ * Kernel:     iomap_writepages(), write_cache_pages(), file_write_and_wait_range(). Differs: claims are exact to the block, failed
+ *             blocks stay dirty, innocent neighbours of a failed run are written.
+ */
+#include <errno.h>
+#include "flusher.h"
+#include "ioend.h"
+#include "truncate.h"
+#include "writeback.h"
+
+#define MAX_REQUEST UINT64_C(2097152)
+#define BATCH 16
+
+struct pass {
+	struct inode *inode;
+	bool sync, retry_failed;
+	uint64_t max_bytes;
+	struct io_wait *wait;                   /* who waits for this pass's requests, or NULL */
+	struct ioend *open;
+	struct iomap_request *queued[BATCH];
+	unsigned nr_queued;
+	uint64_t submitted;                     /* bytes */
+};
+
+static void pass_init(struct pass *p, struct inode *inode, bool sync, bool retry_failed, struct io_wait *wait)
+{
+	uint64_t max = inode->device->info.max_bytes;
+
+	*p = (struct pass){ .inode = inode, .sync = sync, .retry_failed = retry_failed, .wait = wait };
+	p->max_bytes = round_down(min_u64(max ? max : MAX_REQUEST, MAX_REQUEST), ifs_block_bytes(&inode->mapping.geom));
+}
+
+static void submit_queued(struct pass *p)
+{
+	wb_submit(p->inode->wb, p->inode->device, p->queued, p->nr_queued);
+	p->nr_queued = 0;
+}
+
+static void close_open(struct pass *p)
+{
+	if (!p->open)
+		return;
+	p->submitted += p->open->len;
+	ioend_close(p->open);
+	p->queued[p->nr_queued++] = &p->open->req;
+	p->open = NULL;
+	if (p->nr_queued == BATCH)
+		submit_queued(p);
+}
+
+static void submit_all(struct pass *p)
+{
+	close_open(p);
+	if (p->nr_queued)
+		submit_queued(p);
+}
+
+/* A slot for one more request. What this pass has gathered goes to the device before it waits for one. */
+static struct ioend *get_slot(struct pass *p)
+{
+	struct wb *wb = p->inode->wb;
+
+	for (;;) {
+		uint64_t seen = wb_completions(wb);
+		struct ioend *io = ioend_tryget(wb);
+
+		if (io)
+			return io;
+		if (p->nr_queued)
+			submit_queued(p);
+		else
+			wb_wait_completion(wb, seen, plat_now_ns() + NS_PER_S);
+	}
+}
+
+/* Blocks [first, first + nr) of @f are in flight: into requests with them. @size: the file's, when they were claimed. */
+static void add_run(struct pass *p, struct iomap_folio *f, unsigned first, unsigned nr, uint64_t size)
+{
+	struct ifs_geometry *g = &p->inode->mapping.geom;
+	uint64_t bs = ifs_block_bytes(g);
+
+	while (nr) {
+		uint64_t pos = folio_pos(f) + first * bs, len;
+		unsigned n;
+
+		if (p->open && !ioend_takes(p->open, pos, p->max_bytes))
+			close_open(p);
+		if (!p->open) {
+			struct ioend *io = get_slot(p);
+
+			ioend_start(io, p->inode, pos, p->wait);
+			p->open = io;
+		}
+		n = (unsigned)min_u64(nr, (p->max_bytes - p->open->len) / bs);
+		len = n * bs;
+		if (pos + len > size && !p->inode->fixed_size) {
+			/* Bytes past the end are zero in memory and are not written. A cut that came after the claim leaves one at least. */
+			len = size > pos ? size - pos : 1;
+		}
+		ioend_add(p->open, f, first, n, len);
+		first += n;
+		nr -= n;
+		if (len < n * bs)
+			close_open(p);
+	}
+}
+
+/*
+ * Claims dirty blocks [from, to) of a locked folio and unlocks it; the claim's runs become requests. False: there was nothing to claim.
+ * The stable hold keeps writers off until each request has its copy or reads in place.
+ */
+static bool claim_and_unlock(struct pass *p, struct iomap_folio *f, unsigned from, unsigned to, uint64_t size, bool *busy)
+{
+	struct inode *inode = p->inode;
+	struct mapping *m = &inode->mapping;
+	struct block_set set;
+	unsigned first, nr, at = 0, claimed = 0;
+
+	/* Both before the claim: who sees the blocks in flight must find the counts. */
+	add_relaxed(&f->pending, PENDING_STABLE);
+	add_acq_rel(&inode->nr_inflight, 1);
+	if (mapping_claim(m, f, from, to, p->retry_failed, &set, busy)) {
+		while (block_set_next_run(&set, at, &first, &nr)) {
+			claimed += nr;
+			at = first + nr;
+		}
+		add_acq_rel(&inode->nr_inflight, claimed);
+		rangeset_reserve(&inode->unflushed, 1 + claimed / 8);
+	}
+	folio_unlock(m->zone, f);
+	for (at = 0; claimed && block_set_next_run(&set, at, &first, &nr); at = first + nr)
+		add_run(p, f, first, nr, size);
+	sub_acq_rel(&f->pending, PENDING_STABLE);
+	folio_wake(m->zone, f);
+	sub_acq_rel(&inode->nr_inflight, 1);
+	return claimed;
+}
+
+/* First block of @f that may not be written in any order, because it ends beyond the device's size; or the last with data, + 1. */
+static unsigned in_place_end(const struct inode *inode, const struct iomap_folio *f, uint64_t size)
+{
+	const struct ifs_geometry *g = &inode->mapping.geom;
+	uint64_t stored = device_size(inode->device), pos = folio_pos(f);
+	unsigned gb = ifs_granule_blocks(f, g), nr = ifs_blocks(f, g);
+
+	if (inode->fixed_size || stored >= size)
+		return size > pos ? (unsigned)min_u64(div_round_up(size - pos, ifs_block_bytes(g)), nr) : 0;
+	return stored > pos ? (unsigned)min_u64((stored - pos) >> g->block_shift, nr) / gb * gb : 0;
+}
+
+/* What lies below the device's size. Returns the page to go on from, UINT64_MAX at the end of the range. */
+static pgoff_t write_in_place(struct pass *p, uint64_t start, uint64_t end, uint64_t quota)
+{
+	struct inode *inode = p->inode;
+	struct mapping *m = &inode->mapping;
+	enum xa_mark mark = p->sync ? XA_MARK_TOWRITE : XA_MARK_DIRTY;
+	pgoff_t at = start >> PAGE_SHIFT, last = (end - 1) >> PAGE_SHIFT;
+	struct iomap_folio *f;
+
+	while (at <= last && (f = mapping_next_marked(m, &at, last, mark))) {
+		pgoff_t next = at + folio_pages(f);
+
+		for (bool again = true, busy = false; again; again = busy && again) {
+			uint64_t size;
+			unsigned from = 0, to, bound;
+
+			if (busy)
+				folio_wait_writeback(m->zone, f);
+			again = p->sync && !busy;
+			busy = false;
+			folio_lock(m->zone, f);
+			size = inode_size(inode);
+			if (folio_mapping(f) != m || !folio_is_dirty(f)) {
+				folio_unlock(m->zone, f);
+				break;
+			}
+			next = folio_index(f) + folio_pages(f);
+			to = bound = in_place_end(inode, f, size);
+			if (start > folio_pos(f))
+				from = (unsigned)((start - folio_pos(f)) >> m->geom.block_shift);
+			if (end - folio_pos(f) < folio_bytes(f))
+				to = (unsigned)min_u64(to, div_round_up(end - folio_pos(f), ifs_block_bytes(&m->geom)));
+			/* The mark of a folio with blocks beyond the device's size is write_beyond()'s to clear. */
+			if (p->sync && bound == ifs_blocks(f, &m->geom) && !again)
+				mapping_clear_towrite(m, f);
+			claim_and_unlock(p, f, from, to, size, &busy);
+			if (busy && again)
+				submit_all(p);
+		}
+		folio_put(m->zone, f);
+		at = next;
+		if (p->submitted + (p->open ? p->open->len : 0) >= quota)
+			return at;
+		if (!at)
+			break;
+	}
+	return UINT64_MAX;
+}
+
+/*
+ * What lies beyond the device's size, up to @end: in ascending order, each request alone. Stops at the first that fails, or that must not be
+ * tried yet.
+ */
+static void write_beyond(struct pass *p, uint64_t end, uint64_t quota)
+{
+	struct inode *inode = p->inode;
+	struct mapping *m = &inode->mapping;
+	struct io_wait wait, *outer = p->wait;
+	bool go_on = true;
+
+	if (inode->fixed_size || device_size(inode->device) >= inode_size(inode))
+		return;
+	submit_all(p);
+	if (p->sync)
+		mutex_lock(&inode->extend_lock);
+	else if (!mutex_trylock(&inode->extend_lock))
+		return;
+	io_wait_init(&wait);
+	p->wait = &wait;
+	while (go_on && p->submitted < quota) {
+		uint64_t stored = device_size(inode->device), gathered = 0;
+		pgoff_t at = stored >> PAGE_SHIFT;
+		struct iomap_folio *f;
+
+		go_on = false;
+		/* Folios whose runs follow each other without a gap share a request. */
+		while (stored < end && gathered < p->max_bytes &&
+		       (f = mapping_next_marked(m, &at, UINT64_MAX >> PAGE_SHIFT, XA_MARK_DIRTY))) {
+			uint64_t size, pos;
+			unsigned from, to, nr = 0;
+			bool busy = false, claimed = false;
+
+			folio_lock(m->zone, f);
+			size = inode_size(inode);
+			pos = folio_pos(f);
+			if (folio_mapping(f) == m && size > pos && pos < end) {
+				nr = (unsigned)min_u64(div_round_up(size - pos, ifs_block_bytes(&m->geom)), ifs_blocks(f, &m->geom));
+				from = stored > pos ? (unsigned)((stored - pos) >> m->geom.block_shift) : 0;
+				from = ifs_next(f, &m->geom, IFS_DIRTY, from, nr);
+				for (to = from; to < nr && ifs_block_set(f, &m->geom, IFS_DIRTY, to); )
+					to++;
+				if (gathered && (!p->open || from >= nr ||
+						 p->open->pos + p->open->len != pos + from * ifs_block_bytes(&m->geom)))
+					nr = 0;         /* a gap: the next round's */
+			} else {
+				go_on |= folio_mapping(f) != m && !gathered;
+			}
+			if (!nr || from >= nr) {
+				folio_unlock(m->zone, f);
+				folio_put(m->zone, f);
+				break;
+			}
+			claimed = claim_and_unlock(p, f, from, to, size, &busy);
+			if (busy) {
+				submit_all(p);
+				folio_wait_writeback(m->zone, f);
+				go_on = true;
+			}
+			go_on |= claimed;
+			gathered = p->open ? p->open->len : p->max_bytes;
+			at = (pos >> PAGE_SHIFT) + folio_pages(f);
+			folio_put(m->zone, f);
+			if (!claimed || busy)
+				break;
+		}
+		submit_all(p);
+		if (io_wait_for_all(&wait))
+			break;
+	}
+	io_wait_fini(&wait);
+	p->wait = outer;
+	mutex_unlock(&inode->extend_lock);
+}
+
+uint64_t writeback_some(struct inode *inode, uint64_t quota, bool retry_failed)
+{
+	struct pass p;
+	pgoff_t next;
+
+	pass_init(&p, inode, false, retry_failed, NULL);
+	next = write_in_place(&p, load_relaxed(&inode->writeback_index) << PAGE_SHIFT, UINT64_MAX, quota);
+	/* No wrap within one pass: folio locks are taken in ascending order. */
+	store_relaxed(&inode->writeback_index, next == UINT64_MAX ? 0 : next);
+	if (next == UINT64_MAX)
+		write_beyond(&p, UINT64_MAX, quota);
+	submit_all(&p);
+	return p.submitted;
+}
+
+static void wait_range(struct mapping *m, uint64_t start, uint64_t end)
+{
+	pgoff_t at = start >> PAGE_SHIFT, last = (end - 1) >> PAGE_SHIFT;
+	struct iomap_folio *f;
+
+	while (at <= last && (f = mapping_next_marked(m, &at, last, XA_MARK_WRITEBACK))) {
+		pgoff_t next = at + folio_pages(f);
+
+		folio_wait_writeback(m->zone, f);
+		folio_put(m->zone, f);
+		if (!next)
+			break;
+		at = next;
+	}
+}
+
+int writeback_failed(struct inode *inode, uint64_t start, uint64_t end)
+{
+	struct mapping *m = &inode->mapping;
+	pgoff_t at = start >> PAGE_SHIFT, last = (end - 1) >> PAGE_SHIFT;
+	struct iomap_folio *f;
+	int error = 0;
+
+	if (!wb_level(inode->wb, WB_FAILED))
+		return 0;
+	while (!error && at <= last && (f = mapping_next_marked(m, &at, last, XA_MARK_DIRTY))) {
+		pgoff_t next = at + folio_pages(f);
+
+		if (folio_flags(f) & FOLIO_FAILED) {
+			folio_lock(m->zone, f);
+			if (folio_mapping(f) == m && (folio_flags(f) & FOLIO_FAILED)) {
+				unsigned nr = ifs_blocks(f, &m->geom), from = 0, to = nr;
+
+				if (start > folio_pos(f))
+					from = (unsigned)min_u64((start - folio_pos(f)) >> m->geom.block_shift, nr);
+				if (end > folio_pos(f) && end - folio_pos(f) < folio_bytes(f))
+					to = (unsigned)div_round_up(end - folio_pos(f), ifs_block_bytes(&m->geom));
+				if (from < to && ifs_any(f, &m->geom, IFS_FAILED, from, to - from))
+					error = f->error ? f->error : -EIO;
+			}
+			folio_unlock(m->zone, f);
+		}
+		folio_put(m->zone, f);
+		if (!next)
+			break;
+		at = next;
+	}
+	return error;
+}
+
+int writeback_range_sync(struct inode *inode, uint64_t start, uint64_t end)
+{
+	struct mapping *m = &inode->mapping;
+	struct pass p;
+
+	if (end <= start)
+		return 0;
+	if (mapping_is_marked(m, XA_MARK_DIRTY)) {
+		pass_init(&p, inode, true, true, NULL);
+		mapping_tag_towrite(m, start >> PAGE_SHIFT, (end - 1) >> PAGE_SHIFT);
+		write_in_place(&p, start, end, UINT64_MAX);
+		write_beyond(&p, end, UINT64_MAX);
+		submit_all(&p);
+	}
+	wait_range(m, start, end);
+	return writeback_failed(inode, start, end);
+}
+
+/* --- durability ------------------------------------------------------------------------------------------------------------------ */
+
+/* flush_lock held: the next flush, whatever came of those before. */
+static int flush_locked(struct inode *inode)
+{
+	uint64_t number = add_acq_rel(&inode->flushes_started, 1) + 1;
+	int ret;
+
+	rangeset_reserve(&inode->flushing, rangeset_count(&inode->unflushed));
+	rangeset_move(&inode->flushing, &inode->unflushed);
+	ret = wb_flush(inode->wb, inode->device);
+	if (!ret) {
+		rangeset_remove(&inode->flushing, 0, UINT64_MAX);
+		inode->last_good_flush = number;
+		return 0;
+	}
+	rangeset_reserve(&inode->lost, rangeset_count(&inode->flushing));
+	rangeset_move(&inode->lost, &inode->flushing);
+	store_relaxed(&inode->flush_error, ret);
+	errseq_set(&inode->wb_err, ret);
+	return ret;
+}
+
+int inode_flush(struct inode *inode)
+{
+	uint64_t ticket = load_acquire(&inode->flushes_started);       /* our writes have completed: a later flush covers them */
+	int ret;
+
+	mutex_lock(&inode->flush_lock);
+	ret = load_relaxed(&inode->flush_error);
+	if (!ret && inode->last_good_flush <= ticket)
+		ret = flush_locked(inode);
+	mutex_unlock(&inode->flush_lock);
+	return ret;
+}
+
+/* The device's size follows a size that no dirty block carries: a file grown by a hole, or cut inside one. */
+static int sync_size(struct inode *inode, uint64_t wanted)
+{
+	int ret = 0;
+
+	if (inode->fixed_size || device_size(inode->device) >= wanted)
+		return 0;
+	rwsem_lock_shared(&inode->rwsem);
+	mutex_lock(&inode->extend_lock);
+	wanted = min_u64(wanted, inode_size(inode));    /* it was cut meanwhile */
+	if (device_size(inode->device) < wanted)
+		ret = device_set_size(inode->device, wanted);
+	mutex_unlock(&inode->extend_lock);
+	rwsem_unlock_shared(&inode->rwsem);
+	return ret;
+}
+
+int inode_fsync(struct inode *inode, uint64_t start, uint64_t end)
+{
+	uint64_t size = inode_size(inode);
+	int ret = writeback_range_sync(inode, start, end), flushed;
+
+	if (!ret)
+		ret = sync_size(inode, min_u64(size, end));
+	flushed = inode_flush(inode);
+	inode_check_clean(inode);
+	return flushed ? flushed : ret;
+}
+
+int inode_sync_name(struct inode *inode)
+{
+	int ret = 0;
+
+	mutex_lock(&inode->flush_lock);
+	if (inode->created)
+		ret = plat_fsync_dir_of(inode->path);
+	if (!ret)
+		inode->created = false;
+	mutex_unlock(&inode->flush_lock);
+	return ret;
+}
+
+/* --- iomap_resolve() --------------------------------------------------------------------------------------------------------------- */
+
+/* Makes what is cached of [start, end) dirty again and adds it to @again. */
+static void redirty_cached(struct inode *inode, uint64_t start, uint64_t end, struct rangeset *again)
+{
+	struct mapping *m = &inode->mapping;
+	uint64_t bs = ifs_block_bytes(&m->geom);
+	pgoff_t at = start >> PAGE_SHIFT, last = (end - 1) >> PAGE_SHIFT;
+	struct iomap_folio *f;
+
+	end = min_u64(end, round_up(inode_size(inode), bs));
+	while (at <= last && (f = mapping_next(m, &at, last))) {
+		folio_lock(m->zone, f);
+		at += folio_pages(f);
+		for (unsigned b = 0; folio_mapping(f) == m && b < ifs_blocks(f, &m->geom); b++) {
+			uint64_t pos = folio_pos(f) + b * bs;
+
+			if (pos + bs <= start || pos >= end || !ifs_range_uptodate(f, &m->geom, b, 1))
+				continue;
+			mapping_redirty(m, f, b, 1);
+			rangeset_reserve(again, 1);
+			rangeset_add(again, pos, pos + bs);
+		}
+		folio_unlock(m->zone, f);
+		folio_put(m->zone, f);
+	}
+	inode_mark_dirty(inode);
+}
+
+static bool lost_in(struct inode *inode, uint64_t start, uint64_t end)
+{
+	struct range r;
+
+	return rangeset_next(&inode->lost, start, &r) && r.start < end;
+}
+
+int writeback_retry(struct inode *inode, uint64_t start, uint64_t end)
+{
+	struct rangeset again;
+	struct range r;
+	int ret, flushed;
+
+	rangeset_init(&again, &inode->cache->zone.mem, RANGESET_SUBSET, RANGESET_MAX);
+	for (uint64_t at = start; rangeset_next(&inode->lost, at, &r) && r.start < end; at = r.end)
+		redirty_cached(inode, max_u64(r.start, start), min_u64(r.end, end), &again);
+	ret = writeback_range_sync(inode, start, end);
+	mutex_lock(&inode->flush_lock);
+	flushed = flush_locked(inode);
+	if (!flushed && !ret) {
+		for (uint64_t at = 0; rangeset_next(&again, at, &r); at = r.end)
+			rangeset_remove(&inode->lost, r.start, r.end);
+	}
+	if (!flushed)
+		store_relaxed(&inode->flush_error, rangeset_empty(&inode->lost) ? 0 : -EIO);
+	mutex_unlock(&inode->flush_lock);
+	rangeset_fini(&again);
+	if (!ret)
+		ret = flushed;
+	if (!ret && lost_in(inode, start, end))
+		ret = -EIO;
+	inode_check_clean(inode);
+	return ret;
+}
+
+void writeback_discard(struct inode *inode, uint64_t start, uint64_t end)
+{
+	struct mapping *m = &inode->mapping;
+	struct range r;
+
+	discard_dirty(m, start, end, true);
+	for (uint64_t at = start; rangeset_next(&inode->lost, at, &r) && r.start < end; at = r.end)
+		forget_clean(m, max_u64(r.start, start), min_u64(r.end, end));
+	mutex_lock(&inode->flush_lock);
+	rangeset_remove(&inode->lost, start, end);
+	if (rangeset_empty(&inode->lost))
+		store_relaxed(&inode->flush_error, 0);
+	mutex_unlock(&inode->flush_lock);
+	inode_check_clean(inode);
+}
