@@ -54,8 +54,10 @@ void wb_destroy(struct wb *wb)
 	mem_free(&wb->zone->mem, wb->ioend_memory, wb->ioend_bytes);
 	if (wb->aio)
 		aio_queue_put(wb->aio);
-	if (wb->device)
+	if (wb->device) {
+		device_unclaim(wb->device, wb->owner);
 		device_put(wb->device);
+	}
 	mutex_fini(&wb->list_lock);
 	mutex_fini(&wb->depth_lock);
 	mutex_fini(&wb->bw_lock);

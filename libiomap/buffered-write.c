@@ -194,6 +194,18 @@ static int zero_old_end(struct inode *inode)
 	return ret;
 }
 
+/*
+ * Not all of a step has room. Space comes in blocks, so fewer blocks may fit; the largest size may lie inside one.
+ */
+static uint64_t shorter(uint64_t pos, uint64_t len, uint64_t bs, bool bytes)
+{
+	uint64_t first = bs - pos % bs;
+
+	if (len > first)
+		return first + round_down((len - first) / 2, bs);
+	return bytes ? len / 2 : 0;
+}
+
 /* One step under the rwsem: bytes written, or -errno if none. */
 static ssize_t write_step(struct inode *inode, struct iov_iter *from, uint64_t pos, uint64_t len, bool nowait)
 {
@@ -206,9 +218,12 @@ static ssize_t write_step(struct inode *inode, struct iov_iter *from, uint64_t p
 			return ret;
 	}
 	ret = space_reserve(inode, pos, len);
-	if (ret == -ENOSPC && len > ifs_block_bytes(&inode->mapping.geom)) {
-		/* Not all fits: the first block may. */
-		len = ifs_block_bytes(&inode->mapping.geom) - pos % ifs_block_bytes(&inode->mapping.geom);
+	while ((ret == -ENOSPC || ret == -EFBIG || ret == -EDQUOT) && len > 1) {
+		uint64_t less = shorter(pos, len, ifs_block_bytes(&inode->mapping.geom), ret == -EFBIG);
+
+		if (!less)
+			break;
+		len = less;
 		ret = space_reserve(inode, pos, len);
 	}
 	if (ret)

@@ -24,6 +24,10 @@
 #define MEMORY_MIN     (UINT64_C(1) << 20)
 #define MEMORY_DEFAULT (UINT64_C(256) << 20)
 #define MEMORY_MAX     (UINT64_C(1) << 43)      /* frame numbers are 32 bits */
+#define DIRTY_DEFAULT(memory) ((memory) / 5)
+#define EXPIRE_DEFAULT_MS 30000
+#define WRITEBACK_DEFAULT_MS 5000
+#define READAHEAD_DEFAULT (128U << 10)
 #define COPY_POOL_MAX  (UINT64_C(8) << 20)
 #define ABANDON_WAIT_NS (10 * NS_PER_S)
 
@@ -208,15 +212,15 @@ static int check_params(struct iomap_cache_params *p)
 		return -EINVAL;
 	if (p->allocator && (!p->allocator->alloc || !p->allocator->free))
 		return -EINVAL;
-	p->dirty_bytes = default_u64(p->dirty_bytes, p->memory_bytes / 5);
+	p->dirty_bytes = default_u64(p->dirty_bytes, DIRTY_DEFAULT(p->memory_bytes));
 	p->dirty_background_bytes = default_u64(p->dirty_background_bytes, p->dirty_bytes / 2);
-	p->dirty_expire_ms = p->dirty_expire_ms ? p->dirty_expire_ms : 30000;
-	p->dirty_writeback_ms = p->dirty_writeback_ms ? p->dirty_writeback_ms : 5000;
+	p->dirty_expire_ms = p->dirty_expire_ms ? p->dirty_expire_ms : EXPIRE_DEFAULT_MS;
+	p->dirty_writeback_ms = p->dirty_writeback_ms ? p->dirty_writeback_ms : WRITEBACK_DEFAULT_MS;
 	p->writeback_threads = p->writeback_threads ? p->writeback_threads : 2;
 	p->queue_depth = p->queue_depth ? p->queue_depth : 128;
 	if (p->writeback_threads > 256 || p->queue_depth > 65536)
 		return -EINVAL;
-	p->readahead_bytes = p->readahead_bytes ? p->readahead_bytes : 128 << 10;
+	p->readahead_bytes = p->readahead_bytes ? p->readahead_bytes : READAHEAD_DEFAULT;
 	return 0;
 }
 
@@ -228,12 +232,6 @@ static unsigned folio_order_for(const struct iomap_cache *cache, uint64_t bytes)
 	return bytes > PAGE_BYTES ? log2_floor(bytes) - PAGE_SHIFT : 0;
 }
 
-static void set_limits(struct iomap_cache *cache, uint64_t dirty, uint64_t background)
-{
-	store_relaxed(&cache->dirty_bytes, dirty);
-	store_relaxed(&cache->dirty_background_bytes, background);
-}
-
 static void init_in_place(struct iomap_cache *cache, const struct iomap_cache_params *p)
 {
 	cache->accounting = p->accounting;
@@ -242,7 +240,8 @@ static void init_in_place(struct iomap_cache *cache, const struct iomap_cache_pa
 	cache->writeback_threads = p->writeback_threads;
 	cache->log = p->log;
 	cache->log_priv = p->log_priv;
-	set_limits(cache, p->dirty_bytes, p->dirty_background_bytes);
+	store_relaxed(&cache->dirty_bytes, p->dirty_bytes);
+	store_relaxed(&cache->dirty_background_bytes, p->dirty_background_bytes);
 	store_relaxed(&cache->dirty_expire_ms, p->dirty_expire_ms);
 	store_relaxed(&cache->dirty_writeback_ms, p->dirty_writeback_ms);
 	store_relaxed(&cache->readahead_bytes, p->readahead_bytes == IOMAP_READAHEAD_OFF ? 0 : p->readahead_bytes);
@@ -396,7 +395,7 @@ int iomap_cache_destroy(struct iomap_cache *cache)
 	int ret;
 
 	if (!cache)
-		return -EINVAL;
+		return 0;
 	if (!*cache->alive)
 		return -EBADF;
 	mutex_lock(&cache->inode_lock);
@@ -544,39 +543,39 @@ int iomap_cache_drop(struct iomap_cache *cache)
 int iomap_cache_set(struct iomap_cache *cache, enum iomap_tunable which, uint64_t value)
 {
 	struct inode *inode = NULL;
+	uint64_t memory;
 	int ret = 0;
 
 	if (!cache)
 		return -EINVAL;
 	if (!cache_is_usable(cache))
 		return -EBADF;
+	memory = (uint64_t)cache->zone.arena.nr_frames * PAGE_BYTES;
 	switch (which) {
 	case IOMAP_TUNE_DIRTY_BYTES:
-		if (value)
-			set_limits(cache, value, load_relaxed(&cache->dirty_background_bytes));
-		ret = value ? 0 : -EINVAL;
+		store_relaxed(&cache->dirty_bytes, value ? value : DIRTY_DEFAULT(memory));
 		break;
 	case IOMAP_TUNE_DIRTY_BACKGROUND_BYTES:
-		if (value)
-			set_limits(cache, load_relaxed(&cache->dirty_bytes), value);
-		ret = value ? 0 : -EINVAL;
+		store_relaxed(&cache->dirty_background_bytes, value ? value : load_relaxed(&cache->dirty_bytes) / 2);
 		break;
 	case IOMAP_TUNE_DIRTY_EXPIRE_MS:
-		if (!value || value > UINT_MAX)
+		if (value > UINT_MAX)
 			return -EINVAL;
-		store_relaxed(&cache->dirty_expire_ms, (unsigned)value);
+		store_relaxed(&cache->dirty_expire_ms, value ? (unsigned)value : EXPIRE_DEFAULT_MS);
 		break;
 	case IOMAP_TUNE_DIRTY_WRITEBACK_MS:
-		if (!value || value > UINT_MAX)
+		if (value > UINT_MAX)
 			return -EINVAL;
-		store_relaxed(&cache->dirty_writeback_ms, (unsigned)value);
+		store_relaxed(&cache->dirty_writeback_ms, value ? (unsigned)value : WRITEBACK_DEFAULT_MS);
 		break;
 	case IOMAP_TUNE_READAHEAD_BYTES:
-		if (!value || value > UINT_MAX)
+		if (value > UINT_MAX)
 			return -EINVAL;
+		value = value ? value : READAHEAD_DEFAULT;
 		store_relaxed(&cache->readahead_bytes, value == IOMAP_READAHEAD_OFF ? 0 : (unsigned)value);
 		break;
 	case IOMAP_TUNE_MAX_FOLIO_BYTES:
+		value = value ? value : PAGE_BYTES << MAX_ORDER;
 		if (!is_pow2(value) || value < PAGE_BYTES)
 			return -EINVAL;
 		store_relaxed(&cache->max_order, folio_order_for(cache, value));

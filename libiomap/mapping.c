@@ -99,6 +99,24 @@ int mapping_get_trylocked(struct mapping *m, pgoff_t index, struct iomap_folio *
 	return 0;
 }
 
+/*
+ * The folio that covers page *@at but begins before it, if it has the mark, which stands at its first slot: *@at moves there.
+ * Under RCU, so the caller looks again once it has a reference.
+ */
+static struct iomap_folio *straddler(struct mapping *m, pgoff_t *at, bool marked, enum xa_mark mark)
+{
+	struct iomap_folio *f = xa_load(&m->tree, *at);
+	pgoff_t head;
+
+	if (!f)
+		return NULL;
+	head = folio_index(f);
+	if (head >= *at || (marked && !xa_get_mark(&m->tree, head, mark)))
+		return NULL;
+	*at = head;
+	return f;
+}
+
 static struct iomap_folio *next(struct mapping *m, pgoff_t *index, pgoff_t last, bool marked, enum xa_mark mark)
 {
 	for (;;) {
@@ -107,7 +125,9 @@ static struct iomap_folio *next(struct mapping *m, pgoff_t *index, pgoff_t last,
 		bool got = false;
 
 		rcu_enter();
-		f = marked ? xa_find_marked(&m->tree, &at, last, mark) : xa_find(&m->tree, &at, last);
+		f = straddler(m, &at, marked, mark);
+		if (!f)
+			f = marked ? xa_find_marked(&m->tree, &at, last, mark) : xa_find(&m->tree, &at, last);
 		if (f && (got = folio_tryget(f)))
 			again = xa_load(&m->tree, at);
 		rcu_exit();
@@ -510,7 +530,12 @@ void mapping_tag_towrite(struct mapping *m, pgoff_t first, pgoff_t last)
 	uint64_t n;
 
 	do {
+		struct iomap_folio *f;
+
 		mutex_lock(&m->tree_lock);
+		f = xa_load(&m->tree, first);
+		if (f)          /* its mark stands at its first slot */
+			first = folio_index(f);
 		n = xa_copy_mark(&m->tree, &first, last, XA_MARK_DIRTY, XA_MARK_TOWRITE, BATCH);
 		mutex_unlock(&m->tree_lock);
 	} while (n == BATCH && first <= last);

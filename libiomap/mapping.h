@@ -52,7 +52,9 @@ struct iomap_folio *mapping_get(struct mapping *m, pgoff_t index);
 struct iomap_folio *mapping_get_locked(struct mapping *m, pgoff_t index);
 /* The same without sleeping: 0 and a folio or NULL, or -EAGAIN if somebody else holds its lock. */
 int mapping_get_trylocked(struct mapping *m, pgoff_t index, struct iomap_folio **out);
-/* First folio at or after *@index and at most @last with @mark, referenced; *@index becomes its first page. NULL: none. */
+/*
+ * First folio that ends after *@index and begins at most at @last, with @mark, referenced; *@index becomes its first page. NULL: none.
+ */
 struct iomap_folio *mapping_next_marked(struct mapping *m, pgoff_t *index, pgoff_t last, enum xa_mark mark);
 struct iomap_folio *mapping_next(struct mapping *m, pgoff_t *index, pgoff_t last);
 /* Is page @index cached? No promise beyond the moment. */
@@ -92,7 +94,15 @@ void mapping_complete(struct mapping *m, struct iomap_folio *f, unsigned first, 
 /* Marks what is dirty in [first, last] for one pass, so that what is dirtied later cannot keep it busy. */
 void mapping_tag_towrite(struct mapping *m, pgoff_t first, pgoff_t last);
 void mapping_clear_towrite(struct mapping *m, struct iomap_folio *f);   /* folio locked */
-static inline bool mapping_is_marked(const struct mapping *m, enum xa_mark mark) { return xa_marked(&m->tree, mark); }
+static inline bool mapping_is_marked(const struct mapping *m, enum xa_mark mark)
+{
+	bool marked;
+
+	rcu_enter();
+	marked = xa_marked(&m->tree, mark);
+	rcu_exit();
+	return marked;
+}
 static inline bool mapping_is_empty(const struct mapping *m) { return !load_relaxed(&m->nr_pages); }
 
 struct mapping_sums { int64_t dirty, writeback, pinned, failed; uint64_t pages, folios[MAX_ORDER + 1]; };

@@ -245,28 +245,32 @@ static void write_beyond(struct pass *p, uint64_t end, uint64_t quota)
 		while (stored < end && gathered < p->max_bytes &&
 		       (f = mapping_next_marked(m, &at, UINT64_MAX >> PAGE_SHIFT, XA_MARK_DIRTY))) {
 			uint64_t size, pos;
-			unsigned from, to, nr = 0;
-			bool busy = false, claimed = false;
+			unsigned from, to, nr, gb;
+			bool busy = false, claimed;
 
 			folio_lock(m->zone, f);
 			size = inode_size(inode);
 			pos = folio_pos(f);
-			if (folio_mapping(f) == m && size > pos && pos < end) {
-				nr = (unsigned)min_u64(div_round_up(size - pos, ifs_block_bytes(&m->geom)), ifs_blocks(f, &m->geom));
-				from = stored > pos ? (unsigned)((stored - pos) >> m->geom.block_shift) : 0;
-				from = ifs_next(f, &m->geom, IFS_DIRTY, from, nr);
-				for (to = from; to < nr && ifs_block_set(f, &m->geom, IFS_DIRTY, to); )
-					to++;
-				if (gathered && (!p->open || from >= nr ||
-						 p->open->pos + p->open->len != pos + from * ifs_block_bytes(&m->geom)))
-					nr = 0;         /* a gap: the next round's */
-			} else {
+			if (folio_mapping(f) != m || size <= pos || pos >= end) {
 				go_on |= folio_mapping(f) != m && !gathered;
-			}
-			if (!nr || from >= nr) {
 				folio_unlock(m->zone, f);
 				folio_put(m->zone, f);
 				break;
+			}
+			nr = (unsigned)min_u64(div_round_up(size - pos, ifs_block_bytes(&m->geom)), ifs_blocks(f, &m->geom));
+			gb = ifs_granule_blocks(f, &m->geom);
+			from = stored > pos ? (unsigned)((stored - pos) >> m->geom.block_shift) / gb * gb : 0;
+			from = ifs_next(f, &m->geom, IFS_DIRTY, from, nr);
+			for (to = from; to < nr && ifs_block_set(f, &m->geom, IFS_DIRTY, to); )
+				to++;
+			if (from >= nr || (gathered && (!p->open || p->open->pos + p->open->len != pos + from * ifs_block_bytes(&m->geom)))) {
+				/* Nothing of it lies beyond, or a gap: the next round's. */
+				at = (pos >> PAGE_SHIFT) + folio_pages(f);
+				folio_unlock(m->zone, f);
+				folio_put(m->zone, f);
+				if (gathered)
+					break;
+				continue;
 			}
 			claimed = claim_and_unlock(p, f, from, to, size, &busy);
 			if (busy) {

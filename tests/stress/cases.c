@@ -651,10 +651,7 @@ static void at_the_hard_limit_a_writer_waits_for_the_device(void)
 	t_rig_write(&rig, 0, 12 * MIB - 65536, 'A');
 	CHECK_EQ(iomap_cache_set(rig.cache, IOMAP_TUNE_DIRTY_BACKGROUND_BYTES, 4 * MIB), 0);
 	CHECK_EQ(iomap_cache_set(rig.cache, IOMAP_TUNE_DIRTY_BYTES, 8 * MIB), 0);
-	t_call_write(&call, rig.file, 'B', 4096, 0);
-	CHECK_EQ(t_call_wait(&call), 4096);     /* the first may still be on credit: it pays before the next */
-	t_call_free(&call);
-	t_call_write(&call, rig.file, 'B', MIB, MIB);
+	t_call_write(&call, rig.file, 'B', MIB, MIB);   /* not just 4096: the first bytes of a thread are on credit */
 	T_WAIT(t_call_done(&call), 500);
 	CHECK(!t_call_done(&call));
 	t_hold_release(rig.hold);
@@ -1857,7 +1854,7 @@ static void one_failing_allocation_in_three_shows_no_wrong_byte(void)
 			uint64_t most = pos >= size ? 0 : len < size - pos ? len : size - pos;
 
 			n = iomap_pread(rig.file, buf, len, (off_t)pos);
-			CHECK_MSG(n == -ENOMEM || (n >= 0 && n <= (ssize_t)most), "read: %zd of %llu", n,
+			CHECK_MSG(n == -ENOMEM || (n >= (most != 0) && n <= (ssize_t)most), "read: %zd of %llu", n,
 				  (unsigned long long)most);
 			if (n > 0)
 				CHECK(memcmp(buf, model + pos, (size_t)n) == 0);

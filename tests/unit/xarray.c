@@ -1,7 +1,7 @@
 /*
  * xarray.c - the index tree says what a sorted array would say, to readers without locks too
  *
- * Nothing here depends on XA_SHIFT: the same suite is right for trees of 8-slot nodes.
+ * Right for any XA_SHIFT from 3: the same suite runs on trees of 8-slot nodes.
  */
 #include <check.h>
 #include <errno.h>
