@@ -293,6 +293,26 @@ ssize_t buffered_write(struct iomap_file *file, struct iov_iter *from, uint64_t 
 	return want > from->left ? (ssize_t)(want - from->left) : ret;
 }
 
+/*
+ * The device gets the smaller size while the folio with the new last block is locked and not in flight, so that no request
+ * made out by the old size can come after it.
+ */
+static int cut_device(struct inode *inode, uint64_t size)
+{
+	struct mapping *m = &inode->mapping;
+	struct iomap_folio *f = size ? mapping_get_locked(m, (size - 1) >> PAGE_SHIFT) : NULL;
+	int ret;
+
+	if (f)
+		truncate_wait_writeback(m, f);
+	ret = inode_set_device_size(inode, size);
+	if (f) {
+		folio_unlock(m->zone, f);
+		folio_put(m->zone, f);
+	}
+	return ret;
+}
+
 int buffered_truncate(struct inode *inode, uint64_t size)
 {
 	struct mapping *m = &inode->mapping;
@@ -309,17 +329,15 @@ int buffered_truncate(struct inode *inode, uint64_t size)
 		if (!ret && device_size(inode->device) < old)
 			ret = writeback_range_sync(inode, 0, UINT64_MAX);
 		if (!ret)
-			ret = device_set_size(inode->device, size);
+			ret = inode_set_device_size(inode, size);
 		if (!ret)
 			inode_set_size(inode, size);
 	} else if (size < old) {
 		rwsem_lock(&m->invalidate_lock);
 		inode_set_size(inode, size);
 		truncate_from(m, size);
-		if (device_size(inode->device) > size) {
-			inode_wait_inflight(inode);     /* none of them may grow the file again */
-			ret = device_set_size(inode->device, size);
-		}
+		if (device_size(inode->device) > size)
+			ret = cut_device(inode, size);
 		space_forget(inode, size);
 		rwsem_unlock(&m->invalidate_lock);
 	}

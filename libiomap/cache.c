@@ -517,7 +517,7 @@ int iomap_cache_sync(struct iomap_cache *cache)
 		int one = 0;
 
 		if ((load_relaxed(&inode->flags) & I_DIRTY) || !inode_is_clean(inode) || !rangeset_empty(&inode->unflushed) ||
-		    load_relaxed(&inode->flush_error))
+		    load_acquire(&inode->size_unflushed) || load_relaxed(&inode->flush_error))
 			one = inode_fsync(inode, 0, UINT64_MAX);
 		if (!one && cache->error_policy == IOMAP_ERROR_DROP)
 			one = sync_error(inode);
@@ -630,6 +630,7 @@ static int check_laws(struct iomap_cache *cache, const struct totals *t, const s
 {
 	const int64_t *l = t->level;
 	const uint64_t *n = t->total;
+	int64_t per_wb[WB_LEVELS] = { 0 };
 	struct { const char *what; int64_t counted, claimed; } laws[] = {
 		{ "D1 dirty bytes of all bitmaps", s->dirty, l[WB_DIRTY] },
 		{ "D1 writeback bytes of all bitmaps", s->writeback, l[WB_WRITEBACK] },
@@ -644,6 +645,14 @@ static int check_laws(struct iomap_cache *cache, const struct totals *t, const s
 		{ "D9 bytes dirtied by all threads", (int64_t)cache_task_sum(cache, TASK_WRITE_BYTES), (int64_t)n[WB_DIRTIED] },
 	};
 
+	mutex_lock(&cache->inode_lock);
+	list_for_each(it, &cache->wbs)
+		for (unsigned i = 0; i < WB_LEVELS; i++)
+			per_wb[i] += load_relaxed(&list_entry(it, struct wb, all)->level[i]);
+	mutex_unlock(&cache->inode_lock);
+	for (unsigned i = 0; i < WB_LEVELS; i++)
+		if (per_wb[i] != l[i])
+			return broken(why, len, "D1 levels of all backing devices", per_wb[i], l[i]);
 	for (unsigned i = 0; i < ARRAY_SIZE(laws); i++)
 		if (laws[i].counted != laws[i].claimed)
 			return broken(why, len, laws[i].what, laws[i].counted, laws[i].claimed);
@@ -656,7 +665,6 @@ int iomap_cache_check(struct iomap_cache *cache, char *why, size_t why_len)
 	struct totals before, after;
 	struct inode *inode = NULL;
 	char unused[256];
-	int64_t per_wb[WB_LEVELS] = { 0 };
 	int ret;
 
 	if (!cache)
@@ -685,19 +693,11 @@ int iomap_cache_check(struct iomap_cache *cache, char *why, size_t why_len)
 	}
 	if (ret)
 		return ret;
-	mutex_lock(&cache->inode_lock);
-	list_for_each(it, &cache->wbs)
-		for (unsigned i = 0; i < WB_LEVELS; i++)
-			per_wb[i] += load_relaxed(&list_entry(it, struct wb, all)->level[i]);
-	mutex_unlock(&cache->inode_lock);
 	read_totals(cache, &after);
 	if (memcmp(&before, &after, sizeof(before))) {
 		snprintf(why, why_len, "sums skipped: the cache was at work meanwhile");
 		return 0;
 	}
-	for (unsigned i = 0; i < WB_LEVELS; i++)
-		if (per_wb[i] != after.level[i])
-			return broken(why, why_len, "levels of all backing devices", per_wb[i], after.level[i]);
 	/* A writer counts its own bytes a moment after the bits: only what stays broken is broken. */
 	for (unsigned looks = 0; (ret = check_laws(cache, &after, &sums, why, why_len)) && looks < 20; looks++) {
 		plat_sleep_ns(NS_PER_MS);

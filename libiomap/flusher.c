@@ -155,7 +155,7 @@ static void finish_closed(struct inode *inode)
 	inode_wait_inflight(inode);
 	if (!mapping_is_marked(&inode->mapping, XA_MARK_DIRTY) && !inode->fixed_size &&
 	    device_size(inode->device) != inode_size(inode))
-		device_set_size(inode->device, inode_size(inode));
+		inode_set_device_size(inode, inode_size(inode));
 }
 
 /* Writes one chunk of an inode taken by take(): the bytes submitted. Puts it where it belongs. */

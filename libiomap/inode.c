@@ -243,6 +243,15 @@ bool inode_is_clean(struct inode *inode)
 	       (inode->fixed_size || device_size(inode->device) == inode_size(inode));
 }
 
+int inode_set_device_size(struct inode *inode, uint64_t size)
+{
+	int ret = device_set_size(inode->device, size);
+
+	if (!ret)
+		store_release(&inode->size_unflushed, true);
+	return ret;
+}
+
 void inode_touch(struct inode *inode)
 {
 	mutex_lock(&inode->time_lock);

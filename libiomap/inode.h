@@ -52,6 +52,7 @@ struct inode {
 	_Atomic uint64_t flushes_started;
 	uint64_t last_good_flush;               /* number of the last one that ended well; flush_lock */
 	_Atomic int flush_error;                /* sticky until resolved */
+	_Atomic bool size_unflushed;            /* the device's size was set since the last good flush began */
 	struct rangeset unflushed;              /* written since the last good flush began */
 	struct rangeset flushing;               /* covered by the flush under way */
 	struct rangeset lost;                   /* what a failed flush may have lost */
@@ -90,6 +91,8 @@ static inline uint64_t inode_size(const struct inode *inode) { return load_acqui
 static inline void inode_set_size(struct inode *inode, uint64_t size) { store_release(&inode->size, size); }
 /* Everything durable needs no more work: no dirty block, nothing in flight, the device's size right. */
 bool inode_is_clean(struct inode *inode);
+/* Sets the device's size: durable by the next flush. */
+int  inode_set_device_size(struct inode *inode, uint64_t size);
 void inode_touch(struct inode *inode);          /* mtime = now */
 /* Waits until no write request of the inode is in flight. */
 void inode_wait_inflight(struct inode *inode);

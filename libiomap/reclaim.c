@@ -136,38 +136,57 @@ static bool evict(struct iomap_cache *cache, struct iomap_folio *f)
 	return go;
 }
 
-/* Frees up to @want bytes of clean folios, looking at each queued folio at most about twice; returns what it freed. */
+/* How far one call may look into each queue: twice through, once to take referenced bits away and once more. */
+struct budget { uint64_t small, main; };
+
+/* The queue to look at next, or NULL when both have been looked through. Queue lock held. */
+static struct folio_queue *pick(struct reclaim *r, const struct budget *b)
+{
+	bool small = r->small.bytes && b->small, main = r->main.bytes && b->main;
+
+	if (small && (!main || r->small.bytes * 10 > r->small.bytes + r->main.bytes))
+		return &r->small;
+	return main ? &r->main : NULL;
+}
+
+/* The next folio to evict, referenced and locked, after at most SCAN_BATCH looks; *more is false when there is nothing left to look at. */
+static struct iomap_folio *next_victim(struct iomap_cache *cache, struct budget *b, bool *more)
+{
+	struct reclaim *r = &cache->reclaim;
+	struct iomap_folio *victim = NULL;
+
+	mutex_lock(&r->lock);
+	for (unsigned i = 0; i < SCAN_BATCH && !victim; i++) {
+		struct folio_queue *q = pick(r, b);
+		uint64_t *left = q == &r->small ? &b->small : &b->main;
+
+		*more = q != NULL;
+		if (!q)
+			break;
+		*left -= min_u64(*left, folio_bytes(frame(cache, q->tail)));
+		victim = examine(cache, q);
+	}
+	mutex_unlock(&r->lock);
+	return victim;
+}
+
+/* Frees about @want bytes of clean folios; returns what it freed. */
 static uint64_t shrink(struct iomap_cache *cache, uint64_t want)
 {
 	struct reclaim *r = &cache->reclaim;
-	uint64_t freed = 0, scanned = 0, most;
+	struct budget b;
+	uint64_t freed = 0;
+	bool more = true;
 
 	mutex_lock(&r->lock);
-	most = 2 * (r->small.bytes + r->main.bytes) + SCAN_BATCH * PAGE_BYTES;
+	b = (struct budget){ 2 * r->small.bytes, 2 * (r->main.bytes + r->small.bytes) };
 	mutex_unlock(&r->lock);
-	while (freed < want && scanned < most) {
-		struct iomap_folio *victim = NULL;
+	while (freed < want && more) {
+		struct iomap_folio *victim = next_victim(cache, &b, &more);
 		uint64_t bytes;
 
-		mutex_lock(&r->lock);
-		for (unsigned i = 0; i < SCAN_BATCH && !victim; i++) {
-			struct folio_queue *q = &r->main;
-
-			if (r->small.bytes && (r->small.bytes * 10 > r->small.bytes + r->main.bytes || !r->main.bytes))
-				q = &r->small;
-			else if (scanned > most / 2 && r->small.bytes && i % 2)
-				q = &r->small;  /* main has nothing to give: look here too */
-			if (q->tail == FRAME_NONE)
-				break;
-			scanned += folio_bytes(frame(cache, q->tail));
-			victim = examine(cache, q);
-		}
-		mutex_unlock(&r->lock);
-		if (!victim) {
-			if (!r->small.bytes && !r->main.bytes)
-				break;
+		if (!victim)
 			continue;
-		}
 		bytes = folio_bytes(victim);
 		if (evict(cache, victim))
 			freed += bytes;
@@ -177,13 +196,22 @@ static uint64_t shrink(struct iomap_cache *cache, uint64_t want)
 
 /* --- callers ---------------------------------------------------------------------------------------------------------------------- */
 
-/* Something is or will be written: how many bytes are on their way or can be sent on it. */
-static uint64_t movable(struct iomap_cache *cache)
+/* Is something being read or written, or dirty and worth writing? Then memory will come free. */
+static bool movable(struct iomap_cache *cache)
 {
-	int64_t v = load_relaxed(&cache->sums.level[WB_WRITEBACK]) + load_relaxed(&cache->sums.level[WB_DIRTY]) -
-		    load_relaxed(&cache->sums.level[WB_FAILED]);
+	bool some;
 
-	return v > 0 ? (uint64_t)v : 0;
+	mutex_lock(&cache->inode_lock);
+	some = load_relaxed(&cache->sums.level[WB_DIRTY]) > load_relaxed(&cache->sums.level[WB_FAILED]);
+	list_for_each(it, &cache->wbs) {
+		struct wb *wb = list_entry(it, struct wb, all);
+
+		mutex_lock(&wb->depth_lock);
+		some |= wb->outstanding != 0;
+		mutex_unlock(&wb->depth_lock);
+	}
+	mutex_unlock(&cache->inode_lock);
+	return some;
 }
 
 /* Writes the oldest dirty data and waits for something to complete. */

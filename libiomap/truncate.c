@@ -16,8 +16,7 @@
 #include <string.h>
 #include "truncate.h"
 
-/* Waits for a locked folio's requests in flight; locked again on return, maybe not in the mapping any more. */
-static void wait_writeback_locked(struct mapping *m, struct iomap_folio *f)
+void truncate_wait_writeback(struct mapping *m, struct iomap_folio *f)
 {
 	while (folio_is_writeback(f)) {
 		folio_unlock(m->zone, f);
@@ -80,7 +79,7 @@ void truncate_from(struct mapping *m, uint64_t pos)
 	/* The folio that holds pos, if pos lies inside it. */
 	f = pos ? mapping_get_locked(m, at) : NULL;
 	if (f) {
-		wait_writeback_locked(m, f);
+		truncate_wait_writeback(m, f);
 		if (folio_mapping(f) == m && folio_pos(f) < pos && pos - folio_pos(f) < folio_bytes(f))
 			cut(m, f, pos);         /* unlocks */
 		else
@@ -90,7 +89,7 @@ void truncate_from(struct mapping *m, uint64_t pos)
 	at = div_round_up(pos, PAGE_BYTES);
 	while ((f = mapping_next(m, &at, UINT64_MAX >> PAGE_SHIFT))) {
 		folio_lock(m->zone, f);
-		wait_writeback_locked(m, f);
+		truncate_wait_writeback(m, f);
 		if (folio_mapping(f) == m && folio_pos(f) >= pos)
 			drop(m, f);
 		else if (folio_mapping(f) == m)
@@ -138,7 +137,7 @@ void discard_dirty(struct mapping *m, uint64_t start, uint64_t end, bool failed_
 
 	while (at <= last && (f = mapping_next_marked(m, &at, last, XA_MARK_DIRTY))) {
 		folio_lock(m->zone, f);
-		wait_writeback_locked(m, f);
+		truncate_wait_writeback(m, f);
 		if (folio_mapping(f) == m) {
 			uint64_t bs = ifs_block_bytes(&m->geom), pos = folio_pos(f);
 			unsigned nr = ifs_blocks(f, &m->geom), b = 0, e = nr;
@@ -169,7 +168,7 @@ void forget_clean(struct mapping *m, uint64_t start, uint64_t end)
 
 	while (at <= last && (f = mapping_next(m, &at, last))) {
 		folio_lock(m->zone, f);
-		wait_writeback_locked(m, f);
+		truncate_wait_writeback(m, f);
 		if (folio_mapping(f) == m) {
 			at = folio_index(f) + folio_pages(f);
 			if (folio_is_dirty(f))

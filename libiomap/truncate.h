@@ -20,4 +20,7 @@ void discard_dirty(struct mapping *m, uint64_t start, uint64_t end, bool failed_
 /* Clean blocks in [start, end) are not believed any more: whole clean folios go, of others their clean blocks. */
 void forget_clean(struct mapping *m, uint64_t start, uint64_t end);
 
+/* Waits for a locked folio's requests in flight; locked again on return, maybe not in the mapping any more. */
+void truncate_wait_writeback(struct mapping *m, struct iomap_folio *f);
+
 #endif

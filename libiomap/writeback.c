@@ -91,8 +91,8 @@ static struct ioend *get_slot(struct pass *p)
 	}
 }
 
-/* Blocks [first, first + nr) of @f are in flight: into requests with them. @size: the file's, when they were claimed. */
-static void add_run(struct pass *p, struct iomap_folio *f, unsigned first, unsigned nr, uint64_t size)
+/* Blocks [first, first + nr) of @f are in flight: into requests with them. @limit: where what is written ends. */
+static void add_run(struct pass *p, struct iomap_folio *f, unsigned first, unsigned nr, uint64_t limit)
 {
 	struct ifs_geometry *g = &p->inode->mapping.geom;
 	uint64_t bs = ifs_block_bytes(g);
@@ -111,10 +111,8 @@ static void add_run(struct pass *p, struct iomap_folio *f, unsigned first, unsig
 		}
 		n = (unsigned)min_u64(nr, (p->max_bytes - p->open->len) / bs);
 		len = n * bs;
-		if (pos + len > size && !p->inode->fixed_size) {
-			/* Bytes past the end are zero in memory and are not written. A cut that came after the claim leaves one at least. */
-			len = size > pos ? size - pos : 1;
-		}
+		if (pos + len > limit && !p->inode->fixed_size)
+			len = limit - pos;      /* the file's last block, at its exact length */
 		ioend_add(p->open, f, first, n, len);
 		first += n;
 		nr -= n;
@@ -131,6 +129,12 @@ static bool claim_and_unlock(struct pass *p, struct iomap_folio *f, unsigned fro
 {
 	struct inode *inode = p->inode;
 	struct mapping *m = &inode->mapping;
+	/*
+	 * While a truncate is at work the device may still be longer than the file: then the last block is written to where the
+	 * device ends (its bytes past the size are zero), as only a write that ends there may end inside a block. The
+	 * truncate cuts the device with this folio locked and nothing of it in flight.
+	 */
+	uint64_t limit = max_u64(size, device_size(inode->device));
 	struct block_set set;
 	unsigned first, nr, at = 0, claimed = 0;
 
@@ -147,7 +151,7 @@ static bool claim_and_unlock(struct pass *p, struct iomap_folio *f, unsigned fro
 	}
 	folio_unlock(m->zone, f);
 	for (at = 0; claimed && block_set_next_run(&set, at, &first, &nr); at = first + nr)
-		add_run(p, f, first, nr, size);
+		add_run(p, f, first, nr, limit);
 	sub_acq_rel(&f->pending, PENDING_STABLE);
 	folio_wake(m->zone, f);
 	sub_acq_rel(&inode->nr_inflight, 1);
@@ -383,6 +387,7 @@ int writeback_range_sync(struct inode *inode, uint64_t start, uint64_t end)
 static int flush_locked(struct inode *inode)
 {
 	uint64_t number = add_acq_rel(&inode->flushes_started, 1) + 1;
+	bool size = exchange_acq_rel(&inode->size_unflushed, false);
 	int ret;
 
 	rangeset_reserve(&inode->flushing, rangeset_count(&inode->unflushed));
@@ -393,6 +398,8 @@ static int flush_locked(struct inode *inode)
 		inode->last_good_flush = number;
 		return 0;
 	}
+	if (size)
+		store_release(&inode->size_unflushed, true);
 	rangeset_reserve(&inode->lost, rangeset_count(&inode->flushing));
 	rangeset_move(&inode->lost, &inode->flushing);
 	store_relaxed(&inode->flush_error, ret);
@@ -424,7 +431,7 @@ static int sync_size(struct inode *inode, uint64_t wanted)
 	mutex_lock(&inode->extend_lock);
 	wanted = min_u64(wanted, inode_size(inode));    /* it was cut meanwhile */
 	if (device_size(inode->device) < wanted)
-		ret = device_set_size(inode->device, wanted);
+		ret = inode_set_device_size(inode, wanted);
 	mutex_unlock(&inode->extend_lock);
 	rwsem_unlock_shared(&inode->rwsem);
 	return ret;

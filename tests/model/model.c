@@ -586,9 +586,12 @@ static void read_and_check(const char *what, unsigned slot, uint64_t pos, uint64
 {
 	ssize_t n = iomap_pread(files[slot], buf, len, (off_t)pos);
 
-	if (n != (ssize_t)readable(pos, len))
-		bad("%s %llu + %llu: %lld, size is %llu", what, (unsigned long long)pos, (unsigned long long)len, (long long)n,
-		    (unsigned long long)size);
+	if (n != (ssize_t)readable(pos, len)) {
+		ssize_t more = n < 0 ? n : iomap_pread(files[slot], buf, 1, (off_t)pos + n);
+
+		bad("%s %llu + %llu: %lld, one byte more: %lld, size is %llu", what, (unsigned long long)pos,
+		    (unsigned long long)len, (long long)n, (long long)more, (unsigned long long)size);
+	}
 	check_read(what, buf, pos, (uint64_t)n);
 }
 

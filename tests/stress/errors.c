@@ -617,7 +617,8 @@ static void *run_dead(void *arg)
 		}
 	}
 	t_hold_fail(rig.hold, d->ops, 0, 0, EIO);               /* however few requests there were so far */
-	t_rig_expect(&rig, 0, 65536, 'P');
+	if (d->ops == T_HOLD_WRITE)                             /* what a flush lost may have left the cache */
+		t_rig_expect(&rig, 0, 65536, 'P');
 	where.pos = 0;
 	ret = in_time(write_piece, &where, "a write");
 	CHECK_MSG(ret == -EIO || (ret > 0 && ret <= 65536), "write: %lld", (long long)ret);
@@ -630,7 +631,8 @@ static void *run_dead(void *arg)
 	CHECK_MSG(ret == 0 || ret == -EIO, "close: %lld", (long long)ret);
 	CHECK_EQ(in_time(do_destroy, rig.cache, "destroy"), -EIO);
 	t_rig_open(&rig);                                       /* the cache is still there, with its data */
-	t_rig_expect(&rig, 0, 65536, 'P');
+	if (d->ops == T_HOLD_WRITE)
+		t_rig_expect(&rig, 0, 65536, 'P');
 	CHECK_EQ(in_time(do_fsync, rig.file, "fsync"), -EIO);
 	t_rig_check(&rig);
 	if (d->heal_at_the_end && d->ops == T_HOLD_WRITE) {
@@ -847,12 +849,14 @@ static void counted_free(void *priv, void *p, size_t size)
 static const struct iomap_allocator counted = { counted_alloc, counted_free, NULL };
 
 static unsigned refused;
+static const char *refused_in = "none";
 
 /* The result of a call that may fail for lack of memory once; then memory is there, and it works. */
 #define AGAIN(call) __extension__({								\
 	long long t_ret_ = (call);								\
 	if (t_ret_ == -ENOMEM || t_ret_ == -EAGAIN) {						\
 		refused++;									\
+		refused_in = #call;								\
 		memory.fail_at = 0;								\
 		t_ret_ = (call);								\
 	}											\
@@ -902,6 +906,7 @@ static bool run_with_failing_allocation(uint64_t n, bool from_there_on)
 	bool reached;
 
 	refused = 0;
+	refused_in = "none";
 	memory.calls = 0;
 	memory.from_there_on = from_there_on;
 	memory.fail_at = n;
@@ -936,7 +941,8 @@ static bool run_with_failing_allocation(uint64_t n, bool from_there_on)
 	reached = memory.calls >= n;
 	memory.fail_at = 0;
 	CHECK_EQ(iomap_device_close(file_params.device), 0);
-	CHECK(T_WAIT(t_hold_devices(hold) == 0, 5000));
+	CHECK_MSG(T_WAIT(t_hold_devices(hold) == 0, 5000), "allocation %llu%s failed, in %s: the device is never destroyed",
+		  (unsigned long long)n, from_there_on ? " and all after it" : "", refused_in);
 	CHECK_MSG(!t_hold_bad(hold), "the device says: %s", t_hold_bad(hold));
 	CHECK_MSG(memory.live == 0, "allocation %llu%s failed: %llu allocations of %llu bytes leaked", (unsigned long long)n,
 		  from_there_on ? " and all after it" : "", (unsigned long long)memory.live,
