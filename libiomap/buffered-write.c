@@ -294,18 +294,21 @@ ssize_t buffered_write(struct iomap_file *file, struct iov_iter *from, uint64_t 
 }
 
 /*
- * The device gets the smaller size while the folio with the new last block is locked and not in flight, so that no request
- * made out by the old size can come after it.
+ * The device gets its new size while the folio with the last block (of the smaller size) is locked and not in flight, so
+ * that no request made out by the old size can come after it: such a request ends where the file ended then.
  */
-static int cut_device(struct inode *inode, uint64_t size)
+static int resize_device(struct inode *inode, uint64_t size)
 {
 	struct mapping *m = &inode->mapping;
-	struct iomap_folio *f = size ? mapping_get_locked(m, (size - 1) >> PAGE_SHIFT) : NULL;
+	uint64_t edge = min_u64(size, inode_size(inode));
+	struct iomap_folio *f = edge ? mapping_get_locked(m, (edge - 1) >> PAGE_SHIFT) : NULL;
 	int ret;
 
 	if (f)
 		truncate_wait_writeback(m, f);
 	ret = inode_set_device_size(inode, size);
+	if (!ret && size > edge)
+		inode_set_size(inode, size);
 	if (f) {
 		folio_unlock(m->zone, f);
 		folio_put(m->zone, f);
@@ -329,15 +332,13 @@ int buffered_truncate(struct inode *inode, uint64_t size)
 		if (!ret && device_size(inode->device) < old)
 			ret = writeback_range_sync(inode, 0, UINT64_MAX);
 		if (!ret)
-			ret = inode_set_device_size(inode, size);
-		if (!ret)
-			inode_set_size(inode, size);
+			ret = resize_device(inode, size);
 	} else if (size < old) {
 		rwsem_lock(&m->invalidate_lock);
 		inode_set_size(inode, size);
 		truncate_from(m, size);
 		if (device_size(inode->device) > size)
-			ret = cut_device(inode, size);
+			ret = resize_device(inode, size);
 		space_forget(inode, size);
 		rwsem_unlock(&m->invalidate_lock);
 	}

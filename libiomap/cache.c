@@ -459,8 +459,8 @@ void iomap_cache_abandon(struct iomap_cache *cache)
 		truncate_from(&inode->mapping, 0);
 		inode_forget_dirty(inode);
 		mutex_lock(&cache->inode_lock);
-		inode->refs -= inode->handles;
-		inode->handles = 0;
+		inode->refs -= load_relaxed(&inode->handles);
+		store_relaxed(&inode->handles, 0);
 		mutex_unlock(&cache->inode_lock);
 	}
 	take_apart(cache);
@@ -516,9 +516,10 @@ int iomap_cache_sync(struct iomap_cache *cache)
 	while ((inode = inode_next(cache, inode))) {
 		int one = 0;
 
-		if ((load_relaxed(&inode->flags) & I_DIRTY) || !inode_is_clean(inode) || !rangeset_empty(&inode->unflushed) ||
-		    load_acquire(&inode->size_unflushed) || load_relaxed(&inode->flush_error))
+		if (!inode_is_durable(inode))
 			one = inode_fsync(inode, 0, UINT64_MAX);
+		if (!one)
+			one = inode_sync_name(inode);
 		if (!one && cache->error_policy == IOMAP_ERROR_DROP)
 			one = sync_error(inode);
 		if (one && !ret)

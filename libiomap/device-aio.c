@@ -157,12 +157,27 @@ static void count_submitted(struct aio_queue *q, unsigned n)
 	mutex_unlock(&q->lock);
 }
 
+/*
+ * How much of a request goes down by O_DIRECT. A write that grows the file: all whole blocks. A write inside it: what
+ * lies before the page that holds the file's end, because an older tail may be in the page cache there, or be on
+ * its way, and direct writes next to buffered ones of the same page lose data.
+ */
+static uint64_t direct_bytes(struct aio_device *d, const struct iomap_request *req, uint64_t len)
+{
+	uint64_t size = device_size(d->dev), page = round_down(size, PAGE_BYTES);
+
+	if (req->op == IOMAP_REQ_WRITE && !device_fixed_size(d->dev) && req->pos + len <= size && size % PAGE_BYTES &&
+	    req->pos + len > page)
+		return req->pos < page ? page - req->pos : 0;
+	return round_down(len, d->dev->info.block);
+}
+
 static void slot_fill(struct aio_slot *slot, struct aio_device *d, struct iomap_request *req)
 {
 	slot->req = req;
 	slot->d = d;
 	slot->len = request_bytes(req);
-	slot->direct = round_down(slot->len, d->dev->info.block);
+	slot->direct = direct_bytes(d, req, slot->len);
 	slot->start = slot->piece = slot->reached = 0;
 	slot->tries = 0;
 }

@@ -129,6 +129,8 @@ ssize_t iomap_pwritev2(struct iomap_file *file, const struct iovec *iov, int iov
 	if (file->dsync || file->sync || (flags & (IOMAP_RWF_DSYNC | IOMAP_RWF_SYNC))) {
 		start = end - (uint64_t)wrote;
 		ret = inode_fsync(inode, start, end);
+		if (!ret && (file->sync || (flags & IOMAP_RWF_SYNC)))
+			ret = inode_sync_name(inode);
 		if (ret)
 			return ret;
 		ret = file_write_error(file);

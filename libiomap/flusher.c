@@ -18,6 +18,7 @@
  */
 #include <errno.h>
 #include "flusher.h"
+#include "space.h"
 #include "throttle.h"
 #include "writeback.h"
 
@@ -51,15 +52,21 @@ void inode_mark_dirty(struct inode *inode)
 	mutex_unlock(&cache->inode_lock);
 }
 
+/* Is there nothing to do for it? What nobody has open stays until a flush has covered it: who else would know of it? */
+static bool is_settled(struct inode *inode)
+{
+	return load_relaxed(&inode->handles) ? inode_is_clean(inode) : inode_is_durable(inode);
+}
+
 /* list_lock held: off the lists if there is nothing to do. True: the caller drops a reference. */
 static bool try_clean(struct inode *inode)
 {
 	lockdep_assert_held(&inode->wb->list_lock);
-	if (!(load_relaxed(&inode->flags) & I_DIRTY) || (load_relaxed(&inode->flags) & I_SYNC) || !inode_is_clean(inode))
+	if (!(load_relaxed(&inode->flags) & I_DIRTY) || (load_relaxed(&inode->flags) & I_SYNC) || !is_settled(inode))
 		return false;
 	and_relaxed(&inode->flags, ~(unsigned)I_DIRTY);
 	fence_full();           /* pairs with the fence in inode_mark_dirty() */
-	if (!inode_is_clean(inode)) {
+	if (!is_settled(inode)) {
 		or_relaxed(&inode->flags, I_DIRTY);
 		return false;
 	}
@@ -77,6 +84,16 @@ void inode_check_clean(struct inode *inode)
 	mutex_unlock(&inode->wb->list_lock);
 	if (put)
 		inode_put(inode);
+}
+
+void inode_linger(struct inode *inode)
+{
+	inode_mark_dirty(inode);
+	mutex_lock(&inode->wb->list_lock);
+	inode->dirtied_when_ns = 0;     /* older than any expire time */
+	if ((load_relaxed(&inode->flags) & I_DIRTY) && !(load_relaxed(&inode->flags) & I_SYNC))
+		list_move_tail(&inode->wb->dirty, &inode->wb_node);
+	mutex_unlock(&inode->wb->list_lock);
 }
 
 void inode_forget_dirty(struct inode *inode)
@@ -149,25 +166,26 @@ static struct inode *take(struct wb *wb)
 	return inode;
 }
 
-/* Nobody has it open and its data is written: the size, then it may go. */
+/* Nobody has it open: once its data is written, the size, space reserved ahead, and a flush; then it may go. */
 static void finish_closed(struct inode *inode)
 {
 	inode_wait_inflight(inode);
-	if (!mapping_is_marked(&inode->mapping, XA_MARK_DIRTY) && !inode->fixed_size &&
-	    device_size(inode->device) != inode_size(inode))
+	if (mapping_is_marked(&inode->mapping, XA_MARK_DIRTY))
+		return;
+	if (!inode->fixed_size && device_size(inode->device) != inode_size(inode))
 		inode_set_device_size(inode, inode_size(inode));
+	space_trim(inode);
+	if (!inode_is_durable(inode))
+		inode_flush(inode);     /* an error stays with the inode, and keeps it here */
 }
 
 /* Writes one chunk of an inode taken by take(): the bytes submitted. Puts it where it belongs. */
 static uint64_t write_one(struct wb *wb, struct inode *inode, uint64_t quota, uint64_t cutoff_ns)
 {
-	struct iomap_cache *cache = inode->cache;
 	uint64_t wrote, now = plat_now_ns();
 	bool retry, closed, put;
 
-	mutex_lock(&cache->inode_lock);
-	closed = !inode->handles;
-	mutex_unlock(&cache->inode_lock);
+	closed = !load_relaxed(&inode->handles);
 	mutex_lock(&wb->list_lock);
 	retry = now >= inode->retry_at_ns;
 	mutex_unlock(&wb->list_lock);

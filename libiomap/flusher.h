@@ -15,6 +15,8 @@ void flusher_stop_helpers(struct iomap_cache *cache);
 void inode_mark_dirty(struct inode *inode);
 /* Takes the inode off its device's lists if nothing is left to do for it, and drops the lists' reference. Sleeps. */
 void inode_check_clean(struct inode *inode);
+/* Nobody has it open any more, and it is not durable: the flusher sees to it at its next periodic round, then it goes. */
+void inode_linger(struct inode *inode);
 /* Its dirty data has been given up: off the lists. */
 void inode_forget_dirty(struct inode *inode);
 

@@ -297,17 +297,27 @@ void ifs_redirty(struct iomap_folio *f, const struct ifs_geometry *g, unsigned f
 	c->redirtied += (now.dirty - was.dirty) * granule_bytes(f, g);
 }
 
-/* Where the granule is the block: a word of blocks at a time. */
-static void claim_words(struct iomap_folio *f, unsigned from, unsigned end, bool retry_failed, struct block_set *out, bool *busy)
+unsigned ifs_exclusive_blocks(const struct iomap_folio *f, const struct ifs_geometry *g)
 {
-	unsigned i;
+	unsigned page = g->block_shift < PAGE_SHIFT ? 1U << (PAGE_SHIFT - g->block_shift) : 1, gb = ifs_granule_blocks(f, g);
+
+	return gb > page ? gb : page;
+}
+
+/* Where the granule is the block: a word of blocks at a time. */
+static void claim_words(struct iomap_folio *f, const struct ifs_geometry *g, unsigned from, unsigned end, bool retry_failed,
+			struct block_set *out, bool *busy)
+{
+	unsigned i, page = ifs_exclusive_blocks(f, g);
 	uint64_t mask;
 
 	while (next_mask(&from, end, &i, &mask)) {
 		uint64_t dirty = get_word(f, IFS_DIRTY, i), inflight = get_word(f, IFS_INFLIGHT, i);
-		uint64_t failed = get_word(f, IFS_FAILED, i), take = dirty & mask & ~inflight;
+		/* every block of a page that has one in flight */
+		uint64_t taken = fold(inflight, page) * ((UINT64_C(1) << page) - 1);
+		uint64_t failed = get_word(f, IFS_FAILED, i), take = dirty & mask & ~taken;
 
-		*busy |= (dirty & mask & inflight) != 0;
+		*busy |= (dirty & mask & taken) != 0;
 		if (!retry_failed)
 			take &= ~failed;
 		if (!take)
@@ -335,7 +345,7 @@ void ifs_claim(struct iomap_folio *f, const struct ifs_geometry *g, unsigned fro
 		return;
 	was = levels(f, g, from, end);
 	if (gb == 1) {
-		claim_words(f, from, end, retry_failed, out, busy);
+		claim_words(f, g, from, end, retry_failed, out, busy);
 		now = settle(f, g, from, end, was, c);
 		c->submitted += (now.inflight - was.inflight) * granule_bytes(f, g);
 		return;

@@ -44,6 +44,11 @@ static inline unsigned ifs_blocks(const struct iomap_folio *f, const struct ifs_
 	return (unsigned)(folio_bytes(f) >> g->block_shift);    /* >= 1: a file's folios are never below its block size */
 }
 unsigned ifs_granule_blocks(const struct iomap_folio *f, const struct ifs_geometry *g);
+/*
+ * Blocks of one granule, and of one page, are put in flight together or not at all: a kernel file must not get direct and buffered
+ * writes of one page at the same time (its last page is written through the page cache).
+ */
+unsigned ifs_exclusive_blocks(const struct iomap_folio *f, const struct ifs_geometry *g);
 static inline uint64_t ifs_block_bytes(const struct ifs_geometry *g) { return UINT64_C(1) << g->block_shift; }
 
 struct ifs *ifs_alloc(struct mem *mem, unsigned nr_blocks);     /* NULL: no memory. Only for nr_blocks > SMALL_BLOCKS */
@@ -67,7 +72,8 @@ void ifs_set_dirty(struct iomap_folio *f, const struct ifs_geometry *g, unsigned
 void ifs_redirty(struct iomap_folio *f, const struct ifs_geometry *g, unsigned first, unsigned nr, struct charge *c);
 /*
  * Moves what is dirty in granules that start before block @end (and lie at or after the granule of @from) to in flight,
- * adds it to @out (cleared first), and says in *@busy whether some dirty granule was left because one of its blocks is in flight already.
+ * adds it to @out (cleared first), and says in *@busy whether some dirty granule was left because one of its blocks, or of its page,
+ * is in flight already.
  * Granules with a failed block are skipped unless @retry_failed.
  */
 void ifs_claim(struct iomap_folio *f, const struct ifs_geometry *g, unsigned from, unsigned end, bool retry_failed,

@@ -111,11 +111,12 @@ int inode_lookup(struct iomap_cache *cache, const struct inode_key *key, struct 
 	}
 	if (inode) {
 		inode->refs++;
-		inode->handles++;
+		add_relaxed(&inode->handles, 1);
 	} else {
 		inode = made;
 		made = NULL;
-		inode->refs = inode->handles = 1;
+		inode->refs = 1;
+		store_relaxed(&inode->handles, 1);
 		store_relaxed(&inode->flags, I_NEW);
 		inode->mapping.file_id = ++cache->next_file_id;
 		list_add_head(&cache->inodes[hash_of(key)], &inode->hash);
@@ -195,7 +196,7 @@ void inode_put(struct inode *inode)
 	mutex_unlock(&cache->inode_lock);
 	if (!last)
 		return;
-	IOMAP_BUG_ON(inode->handles || (load_relaxed(&inode->flags) & I_DIRTY) || load_relaxed(&inode->nr_inflight));
+	IOMAP_BUG_ON(load_relaxed(&inode->handles) || (load_relaxed(&inode->flags) & I_DIRTY) || load_relaxed(&inode->nr_inflight));
 	truncate_from(&inode->mapping, 0);
 	mapping_fini(&inode->mapping);
 	sub_relaxed(&inode->wb->nr_inodes, 1);
@@ -241,6 +242,12 @@ bool inode_is_clean(struct inode *inode)
 {
 	return !mapping_is_marked(&inode->mapping, XA_MARK_DIRTY) && !load_acquire(&inode->nr_inflight) &&
 	       (inode->fixed_size || device_size(inode->device) == inode_size(inode));
+}
+
+bool inode_is_durable(struct inode *inode)
+{
+	return inode_is_clean(inode) && rangeset_empty(&inode->unflushed) && !load_acquire(&inode->size_unflushed) &&
+	       !load_acquire(&inode->flush_error);
 }
 
 int inode_set_device_size(struct inode *inode, uint64_t size)

@@ -32,8 +32,10 @@ struct inode {
 	struct list hash;
 	_Atomic unsigned flags;                 /* I_*; I_DIRTY and I_SYNC: wb->list_lock */
 	unsigned refs;                          /* handles + 1 while I_DIRTY + whoever works on it */
-	unsigned handles;
-	bool writable, created, reserves;       /* reserves: fallocate works there */
+	_Atomic unsigned handles;
+	_Atomic bool writable;                  /* the device has a read-write descriptor */
+	_Atomic bool reserves;                  /* fallocate works there */
+	bool created;                           /* its name is not durable yet; flush_lock */
 	/* rwsem: shared for writes inside the size, exclusive for what changes size or mapping */
 	struct rwsem rwsem;                     /* LOCK_INODE */
 	struct mutex append_lock;               /* LOCK_APPEND */
@@ -89,8 +91,10 @@ struct inode *inode_next(struct iomap_cache *cache, struct inode *prev);
 static inline uint64_t inode_size(const struct inode *inode) { return load_acquire(&inode->size); }
 /* pairs with inode_size(): who sees the size sees the data below it */
 static inline void inode_set_size(struct inode *inode, uint64_t size) { store_release(&inode->size, size); }
-/* Everything durable needs no more work: no dirty block, nothing in flight, the device's size right. */
+/* No dirty block, nothing in flight, the device's size right. */
 bool inode_is_clean(struct inode *inode);
+/* Clean, and a flush has covered all of it. */
+bool inode_is_durable(struct inode *inode);
 /* Sets the device's size: durable by the next flush. */
 int  inode_set_device_size(struct inode *inode, uint64_t size);
 void inode_touch(struct inode *inode);          /* mtime = now */

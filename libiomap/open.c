@@ -176,7 +176,7 @@ static int open_kernel_file(struct iomap_cache *cache, const char *path, int ofl
 		inode_fail(inode);
 		goto close;
 	}
-	inode->writable = wants_write(oflags);
+	store_relaxed(&inode->writable, wants_write(oflags));
 	inode->created = created;
 	return 0;
 close:
@@ -224,7 +224,7 @@ static int open_on_device(struct iomap_cache *cache, const char *name, const str
 		inode_fail(inode);
 		return ret;
 	}
-	inode->writable = true;
+	store_relaxed(&inode->writable, true);
 	return 0;
 }
 
@@ -237,19 +237,23 @@ static int check_second(struct inode *inode, const char *path, int oflags, const
 
 	if (p->block_size && p->block_size != ifs_block_bytes(&inode->mapping.geom))
 		return -EBUSY;
-	if (wants_write(oflags) && !inode->writable && inode->device->file) {
+	if (wants_write(oflags) && !load_relaxed(&inode->writable) && inode->device->file) {
 		ret = inode->device->file->make_writable(inode->device, path);
 		if (!ret)
-			inode->writable = true;
+			store_relaxed(&inode->writable, true);
 	}
 	return ret;
 }
 
 static void drop_handle(struct inode *inode)
 {
+	bool last;
+
 	mutex_lock(&inode->cache->inode_lock);
-	inode->handles--;
+	last = sub_relaxed(&inode->handles, 1) == 1;
 	mutex_unlock(&inode->cache->inode_lock);
+	if (last && !inode_is_durable(inode))
+		inode_linger(inode);
 	inode_check_clean(inode);
 	inode_put(inode);
 }
@@ -337,6 +341,7 @@ static void cancel_if_unlinked(struct inode *inode)
 	rwsem_lock(&inode->mapping.invalidate_lock);
 	truncate_from(&inode->mapping, 0);
 	inode_set_size(inode, device_size(inode->device));
+	inode_forget_unflushed(inode);
 	rwsem_unlock(&inode->mapping.invalidate_lock);
 	rwsem_unlock(&inode->rwsem);
 }
@@ -366,19 +371,13 @@ int iomap_close(struct iomap_file *file)
 	}
 	inode = file->inode;
 	ret = file_write_error(file);
-	mutex_lock(&inode->cache->inode_lock);
-	if (inode->handles == 1) {
-		mutex_unlock(&inode->cache->inode_lock);
+	if (load_relaxed(&inode->handles) == 1) {
 		cancel_if_unlinked(inode);
 		inode_wait_inflight(inode);
 		if (inode_is_clean(inode))
 			space_trim(inode);
-		mutex_lock(&inode->cache->inode_lock);
 	}
-	inode->handles--;
-	mutex_unlock(&inode->cache->inode_lock);
-	inode_check_clean(inode);
-	inode_put(inode);
+	drop_handle(inode);
 	cache_reap_wbs(file->cache);
 	free_handle(file);
 	return ret;

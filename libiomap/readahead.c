@@ -86,7 +86,7 @@ int readahead_miss(struct inode *inode, struct file_ra *fra, pgoff_t index, uint
 
 	mutex_lock(&fra->lock);
 	ra_sync(&fra->ra, index, req_pages, &env, &plan);
-	fra->ra.prev_pos = index << PAGE_SHIFT;
+	fra->ra.prev_pos = (index + req_pages) << PAGE_SHIFT;        /* where this read will end */
 	mutex_unlock(&fra->lock);
 	exact = plan.end <= round_up(index + req_pages, UINT64_C(1) << env.min_order);
 	if (!exact) {

@@ -21,8 +21,8 @@ void space_learn(struct inode *inode)
 	uint64_t size = device_size(inode->device), hole;
 	struct stat st;
 
-	inode->reserves = inode->device->ops->allocate && !inode->fixed_size;
-	if (!inode->reserves || !size)
+	store_relaxed(&inode->reserves, inode->device->ops->allocate && !inode->fixed_size);
+	if (!load_relaxed(&inode->reserves) || !size)
 		return;
 	if (inode->device->file && (inode->device->file->fstat(inode->device, &st) || (uint64_t)st.st_blocks * 512 < size))
 		return;
@@ -44,7 +44,7 @@ int space_reserve(struct inode *inode, uint64_t pos, uint64_t len)
 
 	if (end > INT64_MAX)
 		end = INT64_MAX;        /* the last block of the largest file */
-	while (inode->reserves && rangeset_next_gap(&inode->allocated, start, end, &gap)) {
+	while (load_relaxed(&inode->reserves) && rangeset_next_gap(&inode->allocated, start, end, &gap)) {
 		uint64_t ahead = 0;
 		int ret;
 
@@ -60,7 +60,7 @@ int space_reserve(struct inode *inode, uint64_t pos, uint64_t len)
 			ret = device_allocate(inode->device, gap.start, gap.end - gap.start, FALLOC_FL_KEEP_SIZE);
 		}
 		if (ret == -EOPNOTSUPP || ret == -ENOSYS) {
-			inode->reserves = false;
+			store_relaxed(&inode->reserves, false);
 			break;
 		}
 		if (ret)
@@ -81,7 +81,7 @@ void space_trim(struct inode *inode)
 {
 	uint64_t size = inode_size(inode);
 
-	if (load_relaxed(&inode->reserved_end) <= size || !inode->reserves || device_size(inode->device) != size)
+	if (load_relaxed(&inode->reserved_end) <= size || !load_relaxed(&inode->reserves) || device_size(inode->device) != size)
 		return;
 	inode_set_device_size(inode, size);   /* a file system gives blocks beyond the end back; if not, no harm is done */
 	rangeset_remove(&inode->allocated, round_up(size, ifs_block_bytes(&inode->mapping.geom)), UINT64_MAX);

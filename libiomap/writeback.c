@@ -32,6 +32,7 @@
 struct pass {
 	struct inode *inode;
 	bool sync, retry_failed;
+	bool one_by_one, failed;                /* each request is waited for (by p->wait) before the next; one failed */
 	uint64_t max_bytes;
 	struct io_wait *wait;                   /* who waits for this pass's requests, or NULL */
 	struct ioend *open;
@@ -62,8 +63,10 @@ static void close_open(struct pass *p)
 	ioend_close(p->open);
 	p->queued[p->nr_queued++] = &p->open->req;
 	p->open = NULL;
-	if (p->nr_queued == BATCH)
+	if (p->nr_queued == BATCH || p->one_by_one)
 		submit_queued(p);
+	if (p->one_by_one && io_wait_for_all(p->wait))
+		p->failed = true;
 }
 
 static void submit_all(struct pass *p)
@@ -170,47 +173,56 @@ static unsigned in_place_end(const struct inode *inode, const struct iomap_folio
 	return stored > pos ? (unsigned)min_u64((stored - pos) >> g->block_shift, nr) / gb * gb : 0;
 }
 
-/* What lies below the device's size. Returns the page to go on from, UINT64_MAX at the end of the range. */
-static pgoff_t write_in_place(struct pass *p, uint64_t start, uint64_t end, uint64_t quota)
+/*
+ * One folio's part of [start, end), as far as it may be written in any order. A sync pass that meets a dirty block in flight waits for that
+ * and takes it in a second round; whoever else may have taken it meanwhile, it is on its way. Returns the page behind the folio.
+ */
+static pgoff_t write_folio(struct pass *p, struct iomap_folio *f, pgoff_t at, uint64_t start, uint64_t end)
 {
 	struct inode *inode = p->inode;
 	struct mapping *m = &inode->mapping;
+	pgoff_t next = at + folio_pages(f);
+
+	for (unsigned round = 0; round < 2; round++) {
+		uint64_t size;
+		unsigned from = 0, to;
+		bool busy;
+
+		folio_lock(m->zone, f);
+		if (folio_mapping(f) != m || !folio_is_dirty(f)) {
+			folio_unlock(m->zone, f);
+			break;
+		}
+		next = folio_index(f) + folio_pages(f);
+		size = inode_size(inode);
+		to = in_place_end(inode, f, size);
+		if (start > folio_pos(f))
+			from = (unsigned)((start - folio_pos(f)) >> m->geom.block_shift);
+		if (end - folio_pos(f) < folio_bytes(f))
+			to = (unsigned)min_u64(to, div_round_up(end - folio_pos(f), ifs_block_bytes(&m->geom)));
+		/* With blocks beyond the device's size the mark stays: the pass comes back. */
+		if (p->sync && (inode->fixed_size || device_size(inode->device) >= size))
+			mapping_clear_towrite(m, f);
+		claim_and_unlock(p, f, from, to, size, &busy);
+		if (!p->sync || !busy)
+			break;
+		submit_all(p);
+		folio_wait_writeback(m->zone, f);
+	}
+	return next;
+}
+
+/* What lies below the device's size. Returns the page to go on from, UINT64_MAX at the end of the range. */
+static pgoff_t write_in_place(struct pass *p, uint64_t start, uint64_t end, uint64_t quota)
+{
+	struct mapping *m = &p->inode->mapping;
 	enum xa_mark mark = p->sync ? XA_MARK_TOWRITE : XA_MARK_DIRTY;
 	pgoff_t at = start >> PAGE_SHIFT, last = (end - 1) >> PAGE_SHIFT;
 	struct iomap_folio *f;
 
 	while (at <= last && (f = mapping_next_marked(m, &at, last, mark))) {
-		pgoff_t next = at + folio_pages(f);
-
-		for (bool again = true, busy = false; again; again = busy && again) {
-			uint64_t size;
-			unsigned from = 0, to, bound;
-
-			if (busy)
-				folio_wait_writeback(m->zone, f);
-			again = p->sync && !busy;
-			busy = false;
-			folio_lock(m->zone, f);
-			size = inode_size(inode);
-			if (folio_mapping(f) != m || !folio_is_dirty(f)) {
-				folio_unlock(m->zone, f);
-				break;
-			}
-			next = folio_index(f) + folio_pages(f);
-			to = bound = in_place_end(inode, f, size);
-			if (start > folio_pos(f))
-				from = (unsigned)((start - folio_pos(f)) >> m->geom.block_shift);
-			if (end - folio_pos(f) < folio_bytes(f))
-				to = (unsigned)min_u64(to, div_round_up(end - folio_pos(f), ifs_block_bytes(&m->geom)));
-			/* The mark of a folio with blocks beyond the device's size is write_beyond()'s to clear. */
-			if (p->sync && bound == ifs_blocks(f, &m->geom) && !again)
-				mapping_clear_towrite(m, f);
-			claim_and_unlock(p, f, from, to, size, &busy);
-			if (busy && again)
-				submit_all(p);
-		}
+		at = write_folio(p, f, at, start, end);
 		folio_put(m->zone, f);
-		at = next;
 		if (p->submitted + (p->open ? p->open->len : 0) >= quota)
 			return at;
 		if (!at)
@@ -223,34 +235,40 @@ static pgoff_t write_in_place(struct pass *p, uint64_t start, uint64_t end, uint
  * What lies beyond the device's size, up to @end: in ascending order, each request alone. Stops at the first that fails, or that must not be
  * tried yet.
  */
-static void write_beyond(struct pass *p, uint64_t end, uint64_t quota)
+static void write_beyond(struct pass *p, uint64_t start, uint64_t end, uint64_t quota)
 {
 	struct inode *inode = p->inode;
 	struct mapping *m = &inode->mapping;
 	struct io_wait wait, *outer = p->wait;
 	bool go_on = true;
 
-	if (inode->fixed_size || device_size(inode->device) >= inode_size(inode))
+	if (inode->fixed_size)
 		return;
 	submit_all(p);
-	if (p->sync)
+	if (p->sync) {
+		/* Also where nothing is beyond any more: somebody may have grown the device over blocks that this pass left out. */
 		mutex_lock(&inode->extend_lock);
-	else if (!mutex_trylock(&inode->extend_lock))
+		write_in_place(p, start, end, UINT64_MAX);
+		submit_all(p);
+	} else if (device_size(inode->device) >= inode_size(inode) || !mutex_trylock(&inode->extend_lock)) {
 		return;
+	}
 	io_wait_init(&wait);
 	p->wait = &wait;
-	while (go_on && p->submitted < quota) {
+	p->one_by_one = true;
+	p->failed = false;
+	while (go_on && !p->failed && p->submitted < quota) {
 		uint64_t stored = device_size(inode->device), gathered = 0;
 		pgoff_t at = stored >> PAGE_SHIFT;
 		struct iomap_folio *f;
 
 		go_on = false;
 		/* Folios whose runs follow each other without a gap share a request. */
-		while (stored < end && gathered < p->max_bytes &&
+		while (gathered < p->max_bytes &&
 		       (f = mapping_next_marked(m, &at, UINT64_MAX >> PAGE_SHIFT, XA_MARK_DIRTY))) {
 			uint64_t size, pos;
-			unsigned from, to, nr, gb;
-			bool busy = false, claimed;
+			unsigned from, to, nr, gb, group;
+			bool busy, claimed;
 
 			folio_lock(m->zone, f);
 			size = inode_size(inode);
@@ -265,6 +283,11 @@ static void write_beyond(struct pass *p, uint64_t end, uint64_t quota)
 			gb = ifs_granule_blocks(f, &m->geom);
 			from = stored > pos ? (unsigned)((stored - pos) >> m->geom.block_shift) / gb * gb : 0;
 			from = ifs_next(f, &m->geom, IFS_DIRTY, from, nr);
+			if (pos + from * ifs_block_bytes(&m->geom) >= end) {    /* all that is wanted is written */
+				folio_unlock(m->zone, f);
+				folio_put(m->zone, f);
+				break;
+			}
 			for (to = from; to < nr && ifs_block_set(f, &m->geom, IFS_DIRTY, to); )
 				to++;
 			if (from >= nr || (gathered && (!p->open || p->open->pos + p->open->len != pos + from * ifs_block_bytes(&m->geom)))) {
@@ -276,25 +299,30 @@ static void write_beyond(struct pass *p, uint64_t end, uint64_t quota)
 					break;
 				continue;
 			}
-			claimed = claim_and_unlock(p, f, from, to, size, &busy);
-			if (busy) {
+			/* An older request for one of these blocks must end first: it ends where the file ended then. */
+			group = ifs_exclusive_blocks(f, &m->geom);
+			if (ifs_any(f, &m->geom, IFS_INFLIGHT, from / group * group,
+				    (unsigned)round_up(to, group) - from / group * group)) {
+				folio_unlock(m->zone, f);
 				submit_all(p);
 				folio_wait_writeback(m->zone, f);
+				folio_put(m->zone, f);
 				go_on = true;
+				break;
 			}
+			claimed = claim_and_unlock(p, f, from, to, size, &busy);
 			go_on |= claimed;
 			gathered = p->open ? p->open->len : p->max_bytes;
 			at = (pos >> PAGE_SHIFT) + folio_pages(f);
 			folio_put(m->zone, f);
-			if (!claimed || busy)
+			if (!claimed)
 				break;
 		}
 		submit_all(p);
-		if (io_wait_for_all(&wait))
-			break;
 	}
 	io_wait_fini(&wait);
 	p->wait = outer;
+	p->one_by_one = false;
 	mutex_unlock(&inode->extend_lock);
 }
 
@@ -308,7 +336,7 @@ uint64_t writeback_some(struct inode *inode, uint64_t quota, bool retry_failed)
 	/* No wrap within one pass: folio locks are taken in ascending order. */
 	store_relaxed(&inode->writeback_index, next == UINT64_MAX ? 0 : next);
 	if (next == UINT64_MAX)
-		write_beyond(&p, UINT64_MAX, quota);
+		write_beyond(&p, 0, UINT64_MAX, quota);
 	submit_all(&p);
 	return p.submitted;
 }
@@ -374,7 +402,7 @@ int writeback_range_sync(struct inode *inode, uint64_t start, uint64_t end)
 		pass_init(&p, inode, true, true, NULL);
 		mapping_tag_towrite(m, start >> PAGE_SHIFT, (end - 1) >> PAGE_SHIFT);
 		write_in_place(&p, start, end, UINT64_MAX);
-		write_beyond(&p, end, UINT64_MAX);
+		write_beyond(&p, start, end, UINT64_MAX);
 		submit_all(&p);
 	}
 	wait_range(m, start, end);
@@ -418,6 +446,16 @@ int inode_flush(struct inode *inode)
 		ret = flush_locked(inode);
 	mutex_unlock(&inode->flush_lock);
 	return ret;
+}
+
+void inode_forget_unflushed(struct inode *inode)
+{
+	mutex_lock(&inode->flush_lock);
+	rangeset_remove(&inode->unflushed, 0, UINT64_MAX);
+	rangeset_remove(&inode->lost, 0, UINT64_MAX);
+	store_release(&inode->size_unflushed, false);
+	store_release(&inode->flush_error, 0);
+	mutex_unlock(&inode->flush_lock);
 }
 
 /* The device's size follows a size that no dirty block carries: a file grown by a hole, or cut inside one. */

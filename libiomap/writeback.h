@@ -24,6 +24,8 @@ int  inode_sync_name(struct inode *inode);
 int  writeback_failed(struct inode *inode, uint64_t start, uint64_t end);
 /* One flush for all who wait; sticky when it fails. */
 int  inode_flush(struct inode *inode);
+/* Nobody will ever read the file again. */
+void inode_forget_unflushed(struct inode *inode);
 /* iomap_resolve(). rwsem held shared. */
 int  writeback_retry(struct inode *inode, uint64_t start, uint64_t end);
 void writeback_discard(struct inode *inode, uint64_t start, uint64_t end);

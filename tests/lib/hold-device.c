@@ -158,12 +158,23 @@ static void apply(unsigned char *image, const struct record *rec, uint64_t from,
 	memcpy(image + from, rec->data + (from - rec->pos), to - from);
 }
 
+/* Sectors are written whole: what follows an unaligned end in its sector goes with it. */
+static uint64_t whole_sectors(const struct t_hold *hold, uint64_t pos, uint64_t len)
+{
+	uint64_t end = (pos + len + SECTOR - 1) / SECTOR * SECTOR;
+
+	return (end < hold->p.capacity ? end : hold->p.capacity) - pos;
+}
+
+/* [pos, pos + len) was written, or, with len 0, only the size was set. */
 static void journal_add(struct t_hold *hold, uint64_t pos, uint64_t len, bool sets_size, uint64_t new_size)
 {
 	struct record *rec;
 
 	if (!hold->p.volatile_cache)
 		return;
+	if (len)
+		len = whole_sectors(hold, pos, len);
 	rec = malloc(sizeof(*rec) + len);
 	if (!rec)
 		abort();
@@ -1004,20 +1015,23 @@ static void apply_some(unsigned char *image, uint64_t size, const struct record 
 	}
 }
 
-static void apply_in_flight(const struct io_list *list, unsigned char *image, uint64_t size, unsigned keep,
-			    uint64_t *random)
+static void apply_in_flight(const struct t_hold *hold, const struct io_list *list, unsigned char *image, uint64_t size,
+			    unsigned keep, uint64_t *random)
 {
 	for (const struct io *io = list->head; io; io = io->next) {
 		struct record *rec;
+		uint64_t len;
 		unsigned char *at;
 
 		if (io->req->op != IOMAP_REQ_WRITE)
 			continue;
-		rec = malloc(sizeof(*rec) + io->len);
+		len = whole_sectors(hold, io->req->pos, io->len);
+		rec = malloc(sizeof(*rec) + len);
 		if (!rec)
 			abort();
 		rec->pos = io->req->pos;
-		rec->len = io->len;
+		rec->len = len;
+		memcpy(rec->data, hold->now + rec->pos, len);
 		at = rec->data;
 		for (int i = 0; i < io->req->iovcnt; i++) {
 			memcpy(at, io->req->iov[i].iov_base, io->req->iov[i].iov_len);
@@ -1053,8 +1067,8 @@ static struct t_hold *crash(struct t_hold *hold, bool strict, uint64_t seed)
 		}
 	}
 	if (!strict) {
-		apply_in_flight(&hold->queue, after->now, after->now_size, keep, &random);
-		apply_in_flight(&hold->parked, after->now, after->now_size, keep, &random);
+		apply_in_flight(hold, &hold->queue, after->now, after->now_size, keep, &random);
+		apply_in_flight(hold, &hold->parked, after->now, after->now_size, keep, &random);
 	}
 	pthread_mutex_unlock(&hold->lock);
 	after->durable_size = after->now_size;

@@ -37,6 +37,16 @@
 #define RUN_TSAN 0
 #endif
 
+#if RUN_TSAN
+/* It sleeps for a second at each exit, and here every case is a process. */
+const char *__tsan_default_options(void);
+
+const char *__tsan_default_options(void)
+{
+	return "atexit_sleep_ms=0";
+}
+#endif
+
 enum { EXIT_SKIPPED = 77 };
 
 static bool opt_long;

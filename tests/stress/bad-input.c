@@ -439,6 +439,8 @@ static void block_size_is_a_power_of_two_in_bounds(void)
 	CHECK_EQ(iomap_device_close(device), 0);
 	CHECK_EQ(iomap_device_close(large_device), 0);
 	CHECK_EQ(iomap_cache_destroy(cache), 0);
+	CHECK(T_WAIT(t_hold_devices(hold) == 0, 5000));
+	CHECK(T_WAIT(t_hold_devices(large) == 0, 5000));
 	t_hold_free(hold);
 	t_hold_free(large);
 }

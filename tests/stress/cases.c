@@ -413,6 +413,105 @@ static void fdatasync_after_a_small_append_saves_the_size(void)
 	t_rig_down(&rig);
 }
 
+static void *append_pattern(void *arg)
+{
+	struct appender *a = arg;
+	unsigned char *buf = malloc(200000);
+	uint64_t random = 20, pos = 0;
+
+	for (unsigned n = 1; pos < 24 * MIB && !atomic_load(&a->stop); n++) {
+		size_t len = 1 + t_random_below(&random, n % 8 ? 9000 : 200000);
+
+		t_fill(buf, pos, len, 21);
+		a->written = pos + len;
+		if (iomap_pwrite(a->file, buf, len, 0) != (ssize_t)len)
+			a->bad = true;
+		pos += len;
+		if (n % 16 == 0) {
+			if (iomap_fdatasync(a->file) != 0)
+				a->bad = true;
+			a->synced = pos;
+		}
+	}
+	a->stop = true;
+	free(buf);
+	return NULL;
+}
+
+/* As C20, with records of all sizes, a flusher that runs ahead of the syncs, and a device that ends requests in any order */
+static void a_file_that_grows_has_no_hole_after_a_crash(void)
+{
+	for (unsigned variant = 0; variant < 4; variant++) {
+		struct appender a = { 0 };
+		unsigned images = 0;
+		unsigned char *buf = malloc(65536);
+		pthread_t thread;
+		struct t_rig rig;
+
+		t_rig_init(&rig);
+		rig.params.accounting = (enum iomap_accounting)(variant % 3);
+		rig.params.dirty_background_bytes = 65536;
+		rig.block_size = variant % 2 ? 512 : 4096;
+		rig.device_params.shuffle = true;
+		rig.device_params.jitter_ns = 500000;
+		rig.device_params.max_bytes = variant < 2 ? 0 : 65536;
+		t_rig_up(&rig);
+		a.file = t_rig_handle(&rig, O_RDWR | O_APPEND);
+		CHECK_EQ(pthread_create(&thread, NULL, append_pattern, &a), 0);
+		while (!atomic_load(&a.stop) && images < rounds(60, 2000)) {
+			uint64_t before = a.synced, size;
+			struct t_hold *image = t_hold_crash(rig.hold, images++);
+
+			size = t_hold_size(image);
+			CHECK_MSG(size >= before && size <= a.written, "size %llu, %llu synced, %llu written",
+				  (unsigned long long)size, (unsigned long long)before, (unsigned long long)a.written);
+			for (uint64_t pos = 0; pos < size; pos += 65536) {
+				size_t n = size - pos < 65536 ? size - pos : 65536;
+
+				t_hold_peek(image, buf, n, pos);
+				CHECK_MSG(t_check_fill(buf, pos, n, 21), "variant %u: size %llu, %llu synced, %llu written",
+					  variant, (unsigned long long)size, (unsigned long long)before,
+					  (unsigned long long)a.written);
+			}
+			t_hold_free(image);
+			t_run_nap();
+		}
+		CHECK_GE(images, 10);
+		a.stop = true;
+		pthread_join(thread, NULL);
+		CHECK(!a.bad);
+		CHECK_EQ(iomap_close(a.file), 0);
+		free(buf);
+		t_rig_down(&rig);
+	}
+}
+
+/* Found by the model: the file's last block, dirty and longer than on the device, was left out */
+static void a_dsync_write_beside_a_dirty_end_is_durable(void)
+{
+	for (enum iomap_accounting mode = IOMAP_ACCT_BLOCK; mode <= IOMAP_ACCT_FOLIO; mode++) {
+		unsigned char buf[1024];
+		struct iovec iov = { buf, sizeof(buf) };
+		struct t_hold *image;
+		struct t_rig rig;
+
+		t_rig_init(&rig);
+		rig.params.accounting = mode;
+		rig.block_size = 1024;
+		t_rig_up(&rig);
+		t_rig_write(&rig, 50000, 2048, 'A');
+		CHECK_EQ(iomap_fsync(rig.file), 0);
+		t_rig_write(&rig, 52048, 14, 'B');
+		memset(buf, 'C', sizeof(buf));
+		CHECK_EQ(iomap_pwritev2(rig.file, &iov, 1, 50900, IOMAP_RWF_DSYNC), 1024);
+		image = t_hold_crash_strict(rig.hold);
+		t_hold_peek(image, buf, 1024, 50900);
+		CHECK_BYTES(buf, 1024, 'C');
+		t_hold_free(image);
+		t_rig_down(&rig);
+	}
+}
+
 static void *append_100_bytes(void *arg)
 {
 	struct loop *loop = arg;
@@ -567,6 +666,58 @@ static void a_truncate_is_not_undone_by_writeback_that_ends_later(void)
 		t_rig_expect_stored(&rig, 4096, 4096, 0);
 	}
 	t_rig_down(&rig);
+}
+
+/*
+ * Found by the model: while the file grows its end is written at its exact length, on its own way; what is written over
+ * that place later is newer.
+ */
+static void an_old_end_of_a_file_is_not_written_over_newer_bytes(void)
+{
+	struct iomap_cache_params params = IOMAP_CACHE_PARAMS_INIT;
+	unsigned char *buf = malloc(MIB), *model = malloc(MIB);
+	struct iomap_cache *cache;
+	struct iomap_file *file;
+	struct iovec iov = { buf, 0 };
+	char path[PATH_MAX];
+	int fd;
+
+	if (!t_direct_io())
+		t_run_skip("no O_DIRECT in the directory for temporary files");
+	t_run_path(path, sizeof(path), "file");
+	params.memory_bytes = 2 * MIB;
+	params.dirty_background_bytes = 32768;
+	CHECK_EQ(iomap_cache_create(&cache, &params), 0);
+	CHECK_EQ(iomap_open(cache, path, O_RDWR | O_CREAT, 0600, &file), 0);
+	fd = open(path, O_RDONLY);
+	for (unsigned i = 0; i < rounds(30, 3000); i++) {
+		uint64_t size = 77824 + 63450;
+
+		CHECK_EQ(iomap_ftruncate(file, 0), 0);
+		memset(model, 0, MIB);
+		t_fill(model, 0, 77824, 4 * i);
+		CHECK_EQ(iomap_pwrite(file, model, 77824, 0), 77824);
+		t_fill(buf, 77824, 63450, 4 * i + 1);
+		iov.iov_len = 63450;
+		CHECK_EQ(iomap_pwritev2(file, &iov, 1, 0, IOMAP_RWF_APPEND), 63450);
+		memcpy(model + 77824, buf, 63450);
+		for (uint64_t pos = 81920; pos < size; pos += 4096) {
+			uint64_t len = size - pos < 4096 ? size - pos : 4096;
+
+			t_fill(model + pos, pos, len, 4 * i + 2);
+			CHECK_EQ(iomap_pwrite(file, model + pos, len, (off_t)pos), (ssize_t)len);
+		}
+		CHECK_EQ(iomap_fsync(file), 0);
+		CHECK_EQ(pread(fd, buf, MIB, 0), (ssize_t)size);
+		for (uint64_t pos = 0; pos < size; pos++)
+			CHECK_MSG(buf[pos] == model[pos], "round %u: byte %llu as read(2) sees it is wrong", i,
+				  (unsigned long long)pos);
+	}
+	close(fd);
+	CHECK_EQ(iomap_close(file), 0);
+	CHECK_EQ(iomap_cache_destroy(cache), 0);
+	free(buf);
+	free(model);
 }
 
 /* --- accounting and throttling -------------------------------------------------------------------------------------------- */
@@ -2017,10 +2168,13 @@ static const struct t_run_case cases[] = {
 	T_RUN(a_buffer_does_not_change_while_it_is_written),
 	T_RUN(garbage_behind_the_end_never_shows),
 	T_RUN(fdatasync_after_a_small_append_saves_the_size),
+	T_RUN_FOR(a_file_that_grows_has_no_hole_after_a_crash, 60),
+	T_RUN(a_dsync_write_beside_a_dirty_end_is_durable),
 	T_RUN(a_reader_that_cached_the_last_block_sees_the_file_grow),
 	T_RUN(a_read_beside_truncate_to_zero_sees_only_what_was_written),
 	T_RUN(a_partial_last_block_does_not_lengthen_the_device),
 	T_RUN(a_truncate_is_not_undone_by_writeback_that_ends_later),
+	T_RUN_FOR(an_old_end_of_a_file_is_not_written_over_newer_bytes, 60),
 	T_RUN(truncating_dirty_data_gives_its_count_back),
 	T_RUN(below_the_middle_nobody_is_throttled),
 	T_RUN_FOR(pauses_are_bounded_after_an_idle_time, 60),
