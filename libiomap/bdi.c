@@ -33,6 +33,7 @@ int wb_create(struct zone *zone, struct wb_peaks *peaks, struct wb_sums *sums, u
 	mutex_init(&wb->depth_lock, LOCK_DEVICE);
 	cond_init(&wb->depth_cond);
 	list_init(&wb->free_ioends);
+	list_init(&wb->short_ioends);
 	mutex_init(&wb->bw_lock, LOCK_LEAF);
 	wb_rate_init(&wb->rate, 0, 0, plat_now_ns() / NS_PER_MS);
 	store_relaxed(&wb->last_good_ns, plat_now_ns());
@@ -159,24 +160,24 @@ static void hand_out(struct wb *wb, unsigned n)
 	mutex_unlock(&wb->depth_lock);
 }
 
-void wb_submit(struct wb *wb, struct iomap_device *dev, struct iomap_request **reqs, unsigned n)
+void wb_offer(struct wb *wb, struct iomap_device *dev, struct iomap_request **reqs, unsigned n)
 {
 	might_sleep();
-	hand_out(wb, n);
 	while (n) {
 		uint64_t seen = wb_completions(wb);
-		int took = device_submit(dev, reqs, n);
+		unsigned took = (unsigned)device_submit(dev, reqs, n);
 
-		if (took < 0) {         /* a device that answers an error takes the first with that error */
-			reqs[0]->result = took;
-			reqs[0]->done(reqs[0]);
-			took = 1;
-		}
 		reqs += took;
-		n -= (unsigned)took;
+		n -= took;
 		if (n)
 			wb_wait_completion(wb, seen, plat_now_ns() + OFFER_AGAIN_NS);
 	}
+}
+
+void wb_submit(struct wb *wb, struct iomap_device *dev, struct iomap_request **reqs, unsigned n)
+{
+	hand_out(wb, n);
+	wb_offer(wb, dev, reqs, n);
 }
 
 struct sync_request { struct iomap_request req; struct wb *wb; struct mutex lock; struct cond cond; bool done; };
@@ -212,14 +213,37 @@ static int64_t sync_wait(struct sync_request *s)
 	return s->req.result;
 }
 
-int64_t wb_io(struct wb *wb, struct iomap_device *dev, unsigned op, uint64_t pos, const struct iovec *iov, int iovcnt)
+static int64_t io_once(struct wb *wb, struct iomap_device *dev, unsigned op, uint64_t pos, const struct iovec *iov)
 {
-	struct sync_request s = { .req = { .op = op, .pos = pos, .iov = iov, .iovcnt = iovcnt, .done = sync_done } };
+	struct sync_request s = { .req = { .op = op, .pos = pos, .iov = iov, .iovcnt = 1, .done = sync_done } };
 	struct iomap_request *req = &s.req;
 
 	sync_init(&s, wb);
 	wb_submit(wb, dev, &req, 1);
 	return sync_wait(&s);
+}
+
+int64_t wb_io(struct wb *wb, struct iomap_device *dev, unsigned op, uint64_t pos, void *buf, uint64_t len)
+{
+	uint64_t done = 0, step = dev->info.max_bytes ? min_u64(dev->info.max_bytes, len) : len;
+
+	while (done < len) {
+		struct iovec iov = { (char *)buf + done, min_u64(step, len - done) };
+		int64_t n = io_once(wb, dev, op, pos + done, &iov);
+
+		if (n < 0)
+			return n;
+		if ((uint64_t)n < iov.iov_len) {        /* short: go on where a block begins, while that gains something */
+			uint64_t end = done + (uint64_t)n;
+
+			n = (int64_t)round_down((uint64_t)n, dev->info.block);
+			if (!n || pos + end >= device_size(dev))
+				return (int64_t)end;
+			add_relaxed(&dev->stats.io_retries, 1);
+		}
+		done += (uint64_t)n;
+	}
+	return (int64_t)done;
 }
 
 int wb_flush(struct wb *wb, struct iomap_device *dev)

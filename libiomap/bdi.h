@@ -59,6 +59,7 @@ struct wb {
 	_Alignas(64) struct mutex depth_lock;   /* LOCK_DEVICE */
 	struct cond depth_cond;                 /* a request of this device completed */
 	struct list free_ioends;
+	struct list short_ioends;               /* came back short; to be given out again */
 	void *ioend_memory;
 	size_t ioend_bytes;
 	uint64_t completions;                   /* requests that ended, of any kind */
@@ -87,14 +88,19 @@ static inline uint64_t wb_level(const struct wb *wb, enum wb_level l)
 
 /* Gives all requests to the device, waiting for completions where its queue is full. No short lock held. */
 void wb_submit(struct wb *wb, struct iomap_device *dev, struct iomap_request **reqs, unsigned n);
+/* Offers requests that count as given out already. */
+void wb_offer(struct wb *wb, struct iomap_device *dev, struct iomap_request **reqs, unsigned n);
 /* One request given to wb_submit() or wb_flush() ended. The last thing its completion does: the wb may be gone afterwards. */
 void wb_completed(struct wb *wb);
 /* Sleeps until a request of this device ends after @seen was read from wb_completions(), or until @when_ns. */
 uint64_t wb_completions(struct wb *wb);
 void wb_wait_completion(struct wb *wb, uint64_t seen, uint64_t when_ns);
 
-/* One request and the caller asleep until it ends: its result. Locks for reading or direct I/O may be held, no short ones. */
-int64_t wb_io(struct wb *wb, struct iomap_device *dev, unsigned op, uint64_t pos, const struct iovec *iov, int iovcnt);
+/*
+ * Reads or writes and sleeps until it is done, in as many requests as the device wants: bytes (short only at the device's end) or
+ * -errno. Locks for reading or direct I/O may be held, no short ones.
+ */
+int64_t wb_io(struct wb *wb, struct iomap_device *dev, unsigned op, uint64_t pos, void *buf, uint64_t len);
 /* A flush, likewise: 0 or -errno. */
 int  wb_flush(struct wb *wb, struct iomap_device *dev);
 

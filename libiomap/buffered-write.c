@@ -266,7 +266,7 @@ ssize_t buffered_write(struct iomap_file *file, struct iov_iter *from, uint64_t 
 	if (!task)
 		return -ENOMEM;
 	while (from->left) {
-		uint64_t len = min_u64(from->left, STEP_BYTES - pos % STEP_BYTES), max = INT64_MAX;
+		uint64_t step = throttle_step(inode->cache, STEP_BYTES), len = min_u64(from->left, step - pos % step), max = INT64_MAX;
 		bool exclusive;
 
 		ret = throttle_balance(inode->cache, inode->wb, task, nowait);
@@ -328,11 +328,15 @@ int buffered_truncate(struct inode *inode, uint64_t size)
 		ret = -EINVAL;
 	} else if (size > old) {
 		ret = zero_old_end(inode);
-		/* What the device has not yet of the old size must be there before the size says so. */
-		if (!ret && device_size(inode->device) < old)
-			ret = writeback_range_sync(inode, 0, UINT64_MAX);
-		if (!ret)
+		/*
+		 * What the device has not yet of the old size must be there before its size says so; where it cannot be written,
+		 * the size stays the cache's affair until it can.
+		 */
+		if (!ret && device_size(inode->device) < old && writeback_range_sync(inode, 0, UINT64_MAX))
+			inode_set_size(inode, size);
+		else if (!ret)
 			ret = resize_device(inode, size);
+		inode_mark_dirty(inode);
 	} else if (size < old) {
 		rwsem_lock(&m->invalidate_lock);
 		inode_set_size(inode, size);

@@ -358,6 +358,48 @@ free:
 	return ret;
 }
 
+/* --- sync ---------------------------------------------------------------------------------------------------------------------------- */
+
+/* Under DROP: an error that no sync of the whole cache has reported yet. */
+static int sync_error(struct inode *inode)
+{
+	uint32_t since = load_relaxed(&inode->sync_since);
+	int ret = errseq_check_and_advance(&inode->wb_err, &since);
+
+	store_relaxed(&inode->sync_since, since);
+	return ret;
+}
+
+/* @report: under DROP, errors of the past too. */
+static int sync_all(struct iomap_cache *cache, bool report)
+{
+	struct inode *inode = NULL;
+	int ret = 0;
+
+	/* All devices start at once; then each file is seen to the end. */
+	mutex_lock(&cache->inode_lock);
+	list_for_each(it, &cache->wbs) {
+		struct wb *wb = list_entry(it, struct wb, all);
+
+		if (wb_level(wb, WB_DIRTY))
+			flusher_request(wb, wb_level(wb, WB_DIRTY));
+	}
+	mutex_unlock(&cache->inode_lock);
+	while ((inode = inode_next(cache, inode))) {
+		int one = 0;
+
+		if (!inode_is_durable(inode))
+			one = inode_fsync(inode, 0, UINT64_MAX);
+		if (!one)
+			one = inode_sync_name(inode);
+		if (!one && report && cache->error_policy == IOMAP_ERROR_DROP)
+			one = sync_error(inode);
+		if (one && !ret)
+			ret = one;
+	}
+	return ret;
+}
+
 /* --- end ----------------------------------------------------------------------------------------------------------------------------- */
 
 static bool table_is_empty(struct iomap_cache *cache)
@@ -402,7 +444,7 @@ int iomap_cache_destroy(struct iomap_cache *cache)
 	ret = cache->nr_handles ? -EBUSY : 0;
 	mutex_unlock(&cache->inode_lock);
 	if (!ret)
-		ret = iomap_cache_sync(cache);
+		ret = sync_all(cache, false);
 	if (ret)
 		return ret;
 	/* Closed and clean: each goes with its lists' reference, some by a flusher that is at it just now. */
@@ -485,47 +527,13 @@ void cache_handle_closed(struct iomap_cache *cache)
 
 /* --- whole-cache calls ----------------------------------------------------------------------------------------------------------------- */
 
-/* Under DROP: an error that no sync of the whole cache has reported yet. */
-static int sync_error(struct inode *inode)
-{
-	uint32_t since = load_relaxed(&inode->sync_since);
-	int ret = errseq_check_and_advance(&inode->wb_err, &since);
-
-	store_relaxed(&inode->sync_since, since);
-	return ret;
-}
-
 int iomap_cache_sync(struct iomap_cache *cache)
 {
-	struct inode *inode = NULL;
-	int ret = 0;
-
 	if (!cache)
 		return -EINVAL;
 	if (!cache_is_usable(cache))
 		return -EBADF;
-	/* All devices start at once; then each file is seen to the end. */
-	mutex_lock(&cache->inode_lock);
-	list_for_each(it, &cache->wbs) {
-		struct wb *wb = list_entry(it, struct wb, all);
-
-		if (wb_level(wb, WB_DIRTY))
-			flusher_request(wb, wb_level(wb, WB_DIRTY));
-	}
-	mutex_unlock(&cache->inode_lock);
-	while ((inode = inode_next(cache, inode))) {
-		int one = 0;
-
-		if (!inode_is_durable(inode))
-			one = inode_fsync(inode, 0, UINT64_MAX);
-		if (!one)
-			one = inode_sync_name(inode);
-		if (!one && cache->error_policy == IOMAP_ERROR_DROP)
-			one = sync_error(inode);
-		if (one && !ret)
-			ret = one;
-	}
-	return ret;
+	return sync_all(cache, true);
 }
 
 int iomap_cache_drop(struct iomap_cache *cache)

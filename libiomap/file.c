@@ -320,7 +320,7 @@ int iomap_fadvise(struct iomap_file *file, off_t pos, off_t len, int advice)
 		ret = check_range(pos, len, &end);
 	if (ret)
 		return ret;
-	pages = load_relaxed(&file->cache->readahead_bytes) / (uint32_t)PAGE_BYTES;
+	pages = readahead_pages(file->cache);
 	switch (advice) {
 	case POSIX_FADV_NORMAL:
 	case POSIX_FADV_SEQUENTIAL:

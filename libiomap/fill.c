@@ -63,8 +63,8 @@ static void fill_done(struct iomap_request *req)
 
 			memset((char *)r->iov[i].iov_base + good, 0, bytes - good);
 			mapping_set_uptodate(m, f, 0, ifs_blocks(f, &m->geom));
-		} else if (!error) {
-			error = bad;
+		} else if (!error && req->result < 0) {
+			error = bad;    /* short is none yet: the reader reads its own blocks and sees */
 		}
 		at += len;
 		folio_unlock_by_io(z, f);
@@ -101,6 +101,11 @@ int fill_add(struct fill *fl, struct iomap_folio *f)
 		memset(folio_addr(m->zone, f), 0, bytes);
 		mapping_set_uptodate(m, f, 0, ifs_blocks(f, &m->geom));
 		folio_unlock(m->zone, f);
+		folio_put(m->zone, f);
+		return 0;
+	}
+	if (fl->device->info.max_bytes && fl->device->info.max_bytes < bytes) {
+		folio_unlock(m->zone, f);       /* more than one request: who wants it reads it, piece by piece */
 		folio_put(m->zone, f);
 		return 0;
 	}
@@ -156,9 +161,9 @@ static int read_run(struct mapping *m, struct iomap_device *dev, struct iomap_fo
 	char *addr = folio_addr(m->zone, f) + first * bs;
 
 	if (pos < size) {
-		struct iovec iov = { addr, min_u64(len, round_up(size - pos, bs)) };
-		int64_t result = wb_io(m->wb, dev, IOMAP_REQ_READ, pos, &iov, 1);
-		int error = piece_error(result, 0, iov.iov_len, size - pos);
+		uint64_t ask = min_u64(len, round_up(size - pos, bs));
+		int64_t result = wb_io(m->wb, dev, IOMAP_REQ_READ, pos, addr, ask);
+		int error = piece_error(result, 0, ask, size - pos);
 
 		if (error)
 			return error;

@@ -18,6 +18,7 @@
  */
 #include <errno.h>
 #include "flusher.h"
+#include "ioend.h"
 #include "space.h"
 #include "throttle.h"
 #include "writeback.h"
@@ -190,6 +191,7 @@ static uint64_t write_one(struct wb *wb, struct inode *inode, uint64_t quota, ui
 	retry = now >= inode->retry_at_ns;
 	mutex_unlock(&wb->list_lock);
 	throttle_update_bandwidth(wb, !load_relaxed(&inode->nr_inflight));
+	ioend_resubmit(wb);
 	wrote = writeback_some(inode, quota, retry);
 	if (closed)
 		finish_closed(inode);
@@ -358,6 +360,7 @@ static void flusher_main(void *arg)
 		if (old)
 			wb->last_old_flush_ns = now;
 		mutex_unlock(&wb->list_lock);
+		ioend_resubmit(wb);
 		if (bytes)
 			work(wb, REASON_REQUEST, bytes);
 		if (retry)
@@ -404,7 +407,7 @@ void flusher_stop(struct wb *wb)
 void flusher_wake(struct wb *wb)
 {
 	mutex_lock(&wb->list_lock);
-	if (!wb->running && !wb->background_wanted) {
+	if (!wb->background_wanted) {
 		wb->background_wanted = true;
 		cond_broadcast(&wb->work_cond);
 	}

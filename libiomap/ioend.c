@@ -18,6 +18,8 @@
 #include "ioend.h"
 #include "throttle.h"
 
+#define IOEND_TRIES 64                  /* short answers to one request before it counts as failed */
+
 int ioend_pool_init(struct wb *wb)
 {
 	struct ioend *all;
@@ -52,6 +54,8 @@ void ioend_start(struct ioend *io, struct inode *inode, uint64_t pos, struct io_
 	io->len = 0;
 	io->copy = NULL;
 	io->nr = 0;
+	io->done = 0;
+	io->tries = 0;
 	if (wait)
 		io_wait_add(wait);
 }
@@ -112,13 +116,74 @@ static void finish(struct ioend *io, int error)
 	sub_acq_rel(&inode->nr_inflight, blocks);       /* the inode may be gone from here on */
 }
 
+/* The rest of a short request, from a block boundary on. False: nothing was gained, it has failed. */
+static bool advance(struct ioend *io, uint64_t got)
+{
+	uint64_t gain = round_down(got, io->inode->device->info.block), skip = gain;
+	unsigned n = 0;
+
+	if (!gain || ++io->tries > IOEND_TRIES)
+		return false;
+	for (int i = 0; i < io->req.iovcnt; i++) {
+		struct iovec v = io->iov[i];
+		uint64_t cut = min_u64(skip, v.iov_len);
+
+		skip -= cut;
+		if (cut < v.iov_len)
+			io->iov[n++] = (struct iovec){ (char *)v.iov_base + cut, v.iov_len - cut };
+	}
+	io->done += gain;
+	io->req.pos += gain;
+	io->req.iovcnt = (int)n;
+	return true;
+}
+
+/* Back to whoever may wait; the completion itself must not. */
+static void give_back(struct wb *wb, struct ioend *io)
+{
+	mutex_lock(&wb->depth_lock);
+	list_add_tail(&wb->short_ioends, &io->node);
+	wb->completions++;
+	if (wb->depth_waiters)
+		cond_broadcast(&wb->depth_cond);
+	mutex_unlock(&wb->depth_lock);
+	flusher_wake(wb);
+}
+
+void ioend_resubmit(struct wb *wb)
+{
+	for (;;) {
+		struct iomap_request *req;
+		struct ioend *io = NULL;
+
+		mutex_lock(&wb->depth_lock);
+		if (!list_empty(&wb->short_ioends)) {
+			io = list_first(&wb->short_ioends, struct ioend, node);
+			list_del(&io->node);
+		}
+		mutex_unlock(&wb->depth_lock);
+		if (!io)
+			return;
+		req = &io->req;
+		add_relaxed(&io->inode->device->stats.io_retries, 1);
+		wb_offer(wb, io->inode->device, &req, 1);
+	}
+}
+
 static void ioend_done(struct iomap_request *req)
 {
 	struct ioend *io = container_of(req, struct ioend, req);
 	struct iomap_cache *cache = io->inode->cache;
 	struct wb *wb = io->inode->wb;
-	int error = req->result < 0 ? (int)req->result : (uint64_t)req->result < io->len ? -EIO : 0;
+	int error = req->result < 0 ? (int)req->result : 0;
 
+	if (!error && (uint64_t)req->result < io->len - io->done) {
+		if (advance(io, (uint64_t)req->result)) {
+			give_back(wb, io);
+			return;
+		}
+		error = -EIO;
+	}
 	if (io->copy)
 		copy_pool_put(&cache->copies, io->copy, io->len);
 	finish(io, error);

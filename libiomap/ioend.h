@@ -20,6 +20,8 @@ struct ioend {
 	struct inode *inode;
 	struct io_wait *wait;                   /* or NULL */
 	uint64_t pos, len;                      /* len: exact, may end inside the file's last block */
+	uint64_t done;                          /* bytes in front that are written: it came back short */
+	unsigned tries;                         /* times it came back short */
 	void *copy;                             /* contents in the copy pool, or NULL: folio memory is read in place */
 	unsigned nr;
 	struct { struct iomap_folio *folio; uint16_t first, nr; } piece[IOEND_PIECES];
@@ -35,5 +37,8 @@ bool ioend_takes(const struct ioend *io, uint64_t pos, uint64_t max_bytes);
 void ioend_add(struct ioend *io, struct iomap_folio *f, unsigned first, unsigned nr, uint64_t len);
 /* Makes the request ready for the device, copied where it is small and there is room. */
 void ioend_close(struct ioend *io);
+
+/* Gives out again what came back short. Called by who may wait: the flusher, passes that need a slot or an end. */
+void ioend_resubmit(struct wb *wb);
 
 #endif

@@ -170,9 +170,7 @@ static int open_kernel_file(struct iomap_cache *cache, const char *path, int ofl
 		sub_relaxed(&wb->nr_inodes, 1);
 	}
 	if (ret) {
-		inode->device = NULL;
-		if (dev)
-			device_put(dev);
+		inode->device = dev;    /* inode_fail() puts it */
 		inode_fail(inode);
 		goto close;
 	}
@@ -216,11 +214,10 @@ static int open_on_device(struct iomap_cache *cache, const char *name, const str
 		return 0;
 	if (p->device->file && !(p->flags & IOMAP_OPEN_SHARED))
 		ret = p->device->file->claim(p->device);
+	inode->device = device_get(p->device);  /* inode_fail() puts it */
 	if (!ret)
-		ret = set_up(inode, device_get(p->device), 0, p->device, p->block_size);
+		ret = set_up(inode, p->device, 0, p->device, p->block_size);
 	if (ret) {
-		if (inode->device != p->device)
-			inode->device = NULL;
 		inode_fail(inode);
 		return ret;
 	}
@@ -272,7 +269,7 @@ static struct iomap_file *make_handle(struct inode *inode, int oflags)
 	file->append = oflags & O_APPEND;
 	file->dsync = oflags & O_DSYNC;
 	file->sync = (oflags & O_SYNC) == O_SYNC;
-	readahead_init(&file->ra, load_relaxed(&cache->readahead_bytes) / PAGE_BYTES);
+	readahead_init(&file->ra, readahead_pages(cache));
 	mutex_init(&file->error_lock, LOCK_LEAF);
 	file->since = errseq_sample(&inode->wb_err);
 	mutex_lock(&cache->inode_lock);

@@ -15,6 +15,13 @@
 #include "fill.h"
 #include "readahead.h"
 
+uint32_t readahead_pages(struct iomap_cache *cache)
+{
+	uint64_t pages = load_relaxed(&cache->readahead_bytes) / PAGE_BYTES;
+
+	return (uint32_t)min_u64(pages, cache->zone.arena.nr_frames / 16);
+}
+
 void readahead_init(struct file_ra *fra, uint32_t pages)
 {
 	mutex_init(&fra->lock, LOCK_LEAF);

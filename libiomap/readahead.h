@@ -10,6 +10,8 @@
 /* One handle's reader. Hits do not touch it. */
 struct file_ra { struct mutex lock; struct ra_state ra; };      /* LOCK_LEAF */
 
+/* The window of a new handle: the tunable, but never so much that a few readers' windows push each other out. */
+uint32_t readahead_pages(struct iomap_cache *cache);
 void readahead_init(struct file_ra *fra, uint32_t pages);
 void readahead_fini(struct file_ra *fra);
 /*

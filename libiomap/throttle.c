@@ -20,6 +20,7 @@
 #include "flusher.h"
 #include "throttle.h"
 
+#define STEP_MIN UINT64_C(65536)
 #define DEAD_AFTER_NS (2 * NS_PER_S)
 
 static uint64_t now_ms(void) { return plat_now_ns() / NS_PER_MS; }
@@ -206,6 +207,15 @@ static int balance(struct iomap_cache *cache, struct wb *wb, struct task *task, 
 	}
 }
 
+uint64_t throttle_step(struct iomap_cache *cache, uint64_t most)
+{
+	uint64_t limit = load_relaxed(&cache->dirty_bytes) / 16;
+
+	while (most > limit && most > STEP_MIN)
+		most /= 2;
+	return most;
+}
+
 int throttle_balance(struct iomap_cache *cache, struct wb *wb, struct task *task, bool nowait)
 {
 	struct throttle_task *t = &task->throttle;
@@ -216,6 +226,7 @@ int throttle_balance(struct iomap_cache *cache, struct wb *wb, struct task *task
 	if (failed && failed * 2 >= load_relaxed(&cache->dirty_bytes) && load_relaxed(&wb->last_error))
 		return load_relaxed(&wb->last_error);
 	limit = throttle_entry_limit(t, load_relaxed(&wb->dirty_exceeded));
+	limit = min_u64(limit, max_u64(limits_of(cache).thresh / 8, 1));        /* a small limit wants looking at more often */
 	leaked = load_relaxed(&cache->leaked_units);
 	while (leaked && t->nr_dirtied < limit) {       /* what threads that are gone have not paid for */
 		uint64_t take = min_u64(leaked, limit - t->nr_dirtied);

@@ -104,6 +104,16 @@ void io_wait_done(struct io_wait *w, int error)
 	mutex_unlock(&w->lock);
 }
 
+bool io_wait_pending(struct io_wait *w)
+{
+	bool pending;
+
+	mutex_lock(&w->lock);
+	pending = w->pending;
+	mutex_unlock(&w->lock);
+	return pending;
+}
+
 int io_wait_for_all(struct io_wait *w)
 {
 	int error;

@@ -32,7 +32,7 @@
 struct pass {
 	struct inode *inode;
 	bool sync, retry_failed;
-	bool one_by_one, failed;                /* each request is waited for (by p->wait) before the next; one failed */
+	bool one_by_one;                        /* each request is waited for, by p->wait, before the next */
 	uint64_t max_bytes;
 	struct io_wait *wait;                   /* who waits for this pass's requests, or NULL */
 	struct ioend *open;
@@ -55,6 +55,21 @@ static void submit_queued(struct pass *p)
 	p->nr_queued = 0;
 }
 
+/* A request that came back short is given out again by whoever waits: that may be the flusher itself. */
+static void wait_for_it(struct pass *p)
+{
+	struct wb *wb = p->inode->wb;
+
+	for (;;) {
+		uint64_t seen = wb_completions(wb);
+
+		ioend_resubmit(wb);
+		if (!io_wait_pending(p->wait))
+			return;
+		wb_wait_completion(wb, seen, plat_now_ns() + NS_PER_S);
+	}
+}
+
 static void close_open(struct pass *p)
 {
 	if (!p->open)
@@ -65,8 +80,8 @@ static void close_open(struct pass *p)
 	p->open = NULL;
 	if (p->nr_queued == BATCH || p->one_by_one)
 		submit_queued(p);
-	if (p->one_by_one && io_wait_for_all(p->wait))
-		p->failed = true;
+	if (p->one_by_one)
+		wait_for_it(p);
 }
 
 static void submit_all(struct pass *p)
@@ -87,6 +102,7 @@ static struct ioend *get_slot(struct pass *p)
 
 		if (io)
 			return io;
+		ioend_resubmit(wb);
 		if (p->nr_queued)
 			submit_queued(p);
 		else
@@ -232,15 +248,63 @@ static pgoff_t write_in_place(struct pass *p, uint64_t start, uint64_t end, uint
 }
 
 /*
- * What lies beyond the device's size, up to @end: in ascending order, each request alone. Stops at the first that fails, or that must not be
- * tried yet.
+ * The first dirty run of blocks that ends beyond both the device's size and @cursor, and begins before @end: its folio locked and
+ * referenced, its blocks in [*from, *to). NULL: there is none.
+ */
+static struct iomap_folio *find_beyond(struct inode *inode, uint64_t cursor, uint64_t end, unsigned *from, unsigned *to)
+{
+	struct mapping *m = &inode->mapping;
+	uint64_t stored = device_size(inode->device), bs = ifs_block_bytes(&m->geom);
+	pgoff_t at = max_u64(stored, cursor) >> PAGE_SHIFT;
+	struct iomap_folio *f;
+
+	while ((f = mapping_next_marked(m, &at, UINT64_MAX >> PAGE_SHIFT, XA_MARK_DIRTY))) {
+		uint64_t size, pos;
+		unsigned nr, gb, b;
+
+		folio_lock(m->zone, f);
+		if (folio_mapping(f) != m) {    /* it went meanwhile: look again */
+			folio_unlock(m->zone, f);
+			folio_put(m->zone, f);
+			continue;
+		}
+		size = inode_size(inode);
+		pos = folio_pos(f);
+		gb = ifs_granule_blocks(f, &m->geom);
+		nr = size > pos ? (unsigned)min_u64(div_round_up(size - pos, bs), ifs_blocks(f, &m->geom)) : 0;
+		b = stored > pos ? (unsigned)min_u64((stored - pos) / bs, nr) / gb * gb : 0;
+		if (cursor > pos + b * bs)
+			b = (unsigned)min_u64((cursor - pos) / bs, nr);
+		b = ifs_next(f, &m->geom, IFS_DIRTY, b, nr);
+		if (b < nr && pos + b * bs < end) {
+			*from = b;
+			for (*to = b + 1; *to < nr && ifs_block_set(f, &m->geom, IFS_DIRTY, *to); )
+				++*to;
+			return f;
+		}
+		at = folio_index(f) + folio_pages(f);
+		folio_unlock(m->zone, f);
+		folio_put(m->zone, f);
+		if (b < nr || !nr)
+			break;
+	}
+	return NULL;
+}
+
+/*
+ * What lies beyond the device's size, up to @end: in ascending order, each request alone. Runs that follow each other without
+ * a gap share one. A run that fails, or failed before and must not be tried yet, is left behind: fsync tells of it, and those
+ * after it are written all the same.
  */
 static void write_beyond(struct pass *p, uint64_t start, uint64_t end, uint64_t quota)
 {
 	struct inode *inode = p->inode;
 	struct mapping *m = &inode->mapping;
 	struct io_wait wait, *outer = p->wait;
-	bool go_on = true;
+	bool retry_failed = p->retry_failed;
+	struct iomap_folio *f;
+	uint64_t cursor = 0;
+	unsigned from, to;
 
 	if (inode->fixed_size)
 		return;
@@ -256,73 +320,32 @@ static void write_beyond(struct pass *p, uint64_t start, uint64_t end, uint64_t 
 	io_wait_init(&wait);
 	p->wait = &wait;
 	p->one_by_one = true;
-	p->failed = false;
-	while (go_on && !p->failed && p->submitted < quota) {
-		uint64_t stored = device_size(inode->device), gathered = 0;
-		pgoff_t at = stored >> PAGE_SHIFT;
-		struct iomap_folio *f;
+	while (p->submitted < quota && (f = find_beyond(inode, cursor, end, &from, &to))) {
+		uint64_t bs = ifs_block_bytes(&m->geom), pos = folio_pos(f);
+		unsigned group = ifs_exclusive_blocks(f, &m->geom), gb = ifs_granule_blocks(f, &m->geom);
+		bool busy;
 
-		go_on = false;
-		/* Folios whose runs follow each other without a gap share a request. */
-		while (gathered < p->max_bytes &&
-		       (f = mapping_next_marked(m, &at, UINT64_MAX >> PAGE_SHIFT, XA_MARK_DIRTY))) {
-			uint64_t size, pos;
-			unsigned from, to, nr, gb, group;
-			bool busy, claimed;
-
-			folio_lock(m->zone, f);
-			size = inode_size(inode);
-			pos = folio_pos(f);
-			if (folio_mapping(f) != m || size <= pos || pos >= end) {
-				go_on |= folio_mapping(f) != m && !gathered;
-				folio_unlock(m->zone, f);
-				folio_put(m->zone, f);
-				break;
-			}
-			nr = (unsigned)min_u64(div_round_up(size - pos, ifs_block_bytes(&m->geom)), ifs_blocks(f, &m->geom));
-			gb = ifs_granule_blocks(f, &m->geom);
-			from = stored > pos ? (unsigned)((stored - pos) >> m->geom.block_shift) / gb * gb : 0;
-			from = ifs_next(f, &m->geom, IFS_DIRTY, from, nr);
-			if (pos + from * ifs_block_bytes(&m->geom) >= end) {    /* all that is wanted is written */
-				folio_unlock(m->zone, f);
-				folio_put(m->zone, f);
-				break;
-			}
-			for (to = from; to < nr && ifs_block_set(f, &m->geom, IFS_DIRTY, to); )
-				to++;
-			if (from >= nr || (gathered && (!p->open || p->open->pos + p->open->len != pos + from * ifs_block_bytes(&m->geom)))) {
-				/* Nothing of it lies beyond, or a gap: the next round's. */
-				at = (pos >> PAGE_SHIFT) + folio_pages(f);
-				folio_unlock(m->zone, f);
-				folio_put(m->zone, f);
-				if (gathered)
-					break;
-				continue;
-			}
-			/* An older request for one of these blocks must end first: it ends where the file ended then. */
-			group = ifs_exclusive_blocks(f, &m->geom);
-			if (ifs_any(f, &m->geom, IFS_INFLIGHT, from / group * group,
-				    (unsigned)round_up(to, group) - from / group * group)) {
-				folio_unlock(m->zone, f);
-				submit_all(p);
-				folio_wait_writeback(m->zone, f);
-				folio_put(m->zone, f);
-				go_on = true;
-				break;
-			}
-			claimed = claim_and_unlock(p, f, from, to, size, &busy);
-			go_on |= claimed;
-			gathered = p->open ? p->open->len : p->max_bytes;
-			at = (pos >> PAGE_SHIFT) + folio_pages(f);
+		/* An older request for one of these blocks must end first: it ends where the file ended then. */
+		if (ifs_any(f, &m->geom, IFS_INFLIGHT, from / group * group, (unsigned)round_up(to, group) - from / group * group)) {
+			folio_unlock(m->zone, f);
+			submit_all(p);
+			folio_wait_writeback(m->zone, f);
 			folio_put(m->zone, f);
-			if (!claimed)
-				break;
+			continue;
 		}
-		submit_all(p);
+		/* What comes before the range is written because it must come first; nobody asked to try it again. */
+		if (pos + from * bs < start && start < pos + to * bs)
+			to = (unsigned)((start - pos) / bs) > from ? (unsigned)((start - pos) / bs) : to;
+		p->retry_failed = retry_failed && pos + to * bs > start;
+		cursor = pos + round_up(to, gb) * bs;
+		claim_and_unlock(p, f, from, to, inode_size(inode), &busy);
+		folio_put(m->zone, f);
 	}
+	submit_all(p);
 	io_wait_fini(&wait);
 	p->wait = outer;
 	p->one_by_one = false;
+	p->retry_failed = retry_failed;
 	mutex_unlock(&inode->extend_lock);
 }
 

@@ -40,7 +40,7 @@ static ssize_t nowait(uint64_t pos, size_t len)
 	return iomap_pwritev2(rig.file, &iov, 1, (off_t)pos, IOMAP_RWF_NOWAIT);
 }
 
-/* --- orders ---------------------------------------------------------------------------------------------------------------------- */
+/* --- orders --------------------------------------------------------------------------------------------- */
 
 struct made { pgoff_t index; unsigned order; uint64_t bytes; };
 
@@ -111,7 +111,7 @@ START_TEST(cached_folio_is_written_as_it_is)
 }
 END_TEST
 
-/* --- what is read and zeroed first --------------------------------------------------------------------------------------------- */
+/* --- what is read and zeroed first ---------------------------------------------------------------------- */
 
 /* Blocks of the page at 0 that are uptodate or dirty, as a set of bits. */
 static unsigned bits(enum ifs_map map)
@@ -270,7 +270,7 @@ START_TEST(failed_read_changes_nothing)
 }
 END_TEST
 
-/* --- around the end ------------------------------------------------------------------------------------------------------------- */
+/* --- around the end ------------------------------------------------------------------------------------- */
 
 /* I26: between the old end and where writing goes on all is zeros: in the cache, stored, and after a power cut. _i: block size */
 START_TEST(gap_after_the_old_end_is_zeros)
@@ -366,7 +366,7 @@ START_TEST(offsets_end_at_2_to_the_63)
 }
 END_TEST
 
-/* --- without waiting -------------------------------------------------------------------------------------------------------------- */
+/* --- without waiting ------------------------------------------------------------------------------------ */
 
 START_TEST(nowait_does_what_needs_no_wait)
 {

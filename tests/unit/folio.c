@@ -88,7 +88,7 @@ START_TEST(memory_runs_out_with_an_error)
 }
 END_TEST
 
-/* --- counts that never go back ------------------------------------------------------------------------------------------------- */
+/* --- counts that never go back -------------------------------------------------------------------------- */
 
 START_TEST(identity_is_odd_while_it_changes_and_only_grows)
 {
@@ -175,7 +175,7 @@ START_TEST(description_names_what_is_set_and_fits)
 }
 END_TEST
 
-/* --- between threads ------------------------------------------------------------------------------------------------------------- */
+/* --- between threads ------------------------------------------------------------------------------------ */
 
 enum { THREADS = 4, ROUNDS = 3000 };
 

@@ -13,6 +13,7 @@ Suite *suite_ifs(void);
 /* What is true, block by block, and what all changes together have moved. */
 static struct {
 	unsigned nr, gb;                        /* blocks of the folio, of a granule */
+	unsigned group;                         /* … of what is put in flight together: a granule, a page */
 	bool keep;                              /* what becomes of failed blocks */
 	uint8_t map[IFS_MAPS][IFS_MAX_BLOCKS];
 	struct charge sum;                      /* of everything that was returned */
@@ -37,6 +38,7 @@ static void start(unsigned block_shift, unsigned granule, unsigned order, bool k
 	store_relaxed(&folio.order, (uint8_t)order);
 	model.nr = (unsigned)((PAGE_BYTES << order) >> block_shift);
 	model.gb = granule == GRANULE_BLOCK ? 1 : granule == GRANULE_PAGE ? per_page : model.nr;
+	model.group = model.gb > per_page ? model.gb : per_page;
 	model.keep = keep;
 	if (model.nr > SMALL_BLOCKS) {
 		struct ifs *ifs = ifs_alloc(&mem, model.nr);
@@ -46,6 +48,7 @@ static void start(unsigned block_shift, unsigned granule, unsigned order, bool k
 	}
 	ck_assert_uint_eq(ifs_blocks(&folio, &geom), model.nr);
 	ck_assert_uint_eq(ifs_granule_blocks(&folio, &geom), model.gb);
+	ck_assert_uint_eq(ifs_exclusive_blocks(&folio, &geom), model.group);
 }
 
 static void end(void)
@@ -56,7 +59,7 @@ static void end(void)
 	ck_assert_uint_eq(mem_bytes(&mem), 0);
 }
 
-/* --- recount ------------------------------------------------------------------------------------------------------------- */
+/* --- recount -------------------------------------------------------------------------------------------- */
 
 static bool any(enum ifs_map map, unsigned first, unsigned to)
 {
@@ -170,7 +173,7 @@ static void check_all(void)
 	ck_assert(!!(flags & FOLIO_UPTODATE) == (memchr(bits(IFS_UPTODATE), 0, model.nr) == NULL));
 }
 
-/* --- one step of each kind ------------------------------------------------------------------------------------------------- */
+/* --- one step of each kind ------------------------------------------------------------------------------ */
 
 /* Ends a step: @c is what it returned; @want has the totals that are expected beside what the levels tell. */
 static void settle(const struct charge *before, const struct charge *c, struct charge want)
@@ -227,21 +230,18 @@ static void make_dirty(unsigned first, unsigned nr, bool again)
 static void claim(unsigned from, unsigned to, bool retry)
 {
 	static struct block_set out;
-	static uint8_t took[IFS_MAX_BLOCKS];
+	static uint8_t took[IFS_MAX_BLOCKS], inflight[IFS_MAX_BLOCKS];
 	struct charge before = levels(), c = { 0 }, want = { 0 };
 	unsigned first, nr, at = 0;
 	bool busy = true, want_busy = false;
 
 	memset(&out, 0xff, sizeof(out));        /* "cleared first" */
 	memset(took, 0, sizeof(took));
+	memcpy(inflight, bits(IFS_INFLIGHT), model.nr);
 	for (unsigned g = from / model.gb * model.gb; g < to && g < model.nr; g += model.gb) {
 		if (!any(IFS_DIRTY, g, g + model.gb))
 			continue;
-		if (model.gb > 1 && any(IFS_INFLIGHT, g, g + model.gb)) {
-			want_busy = true;
-			continue;
-		}
-		if (model.gb == 1 && bits(IFS_INFLIGHT)[g]) {
+		if (memchr(inflight + g / model.group * model.group, 1, model.group)) {
 			want_busy = true;
 			continue;
 		}
@@ -390,7 +390,7 @@ static void drain(void)
 			  model.sum.written + model.sum.write_failed + model.sum.cancelled);
 }
 
-/* --- tests ------------------------------------------------------------------------------------------------------------------ */
+/* --- tests ---------------------------------------------------------------------------------------------- */
 
 /* _i: block shift * 3 + granule */
 START_TEST(random_changes_charge_what_a_recount_says)
@@ -467,6 +467,31 @@ START_TEST(block_dirtied_in_flight_is_charged_twice_and_pinned_once)
 		check_all();
 		end();
 	}
+}
+END_TEST
+
+/* Small blocks of one page, in BLOCK mode: charged each for itself, in flight one request after the other. */
+START_TEST(blocks_of_a_page_in_flight_keep_their_neighbours_waiting)
+{
+	start(9, GRANULE_BLOCK, 1, true);
+	folio_state_lock(&folio);
+	make_dirty(0, 2, false);
+	make_dirty(9, 1, false);
+	claim(0, 1, false);                     /* block 0 alone */
+	ck_assert_int_eq(model.sum.writeback, 512);
+	claim(1, 2, false);
+	ck_assert_int_eq(model.sum.writeback, 512);
+	claim(0, 16, false);                    /* the other page's goes */
+	ck_assert_int_eq(model.sum.writeback, 1024);
+	complete(0, 1, false);
+	claim(0, 16, false);
+	ck_assert_int_eq(model.sum.writeback, 1024);
+	ck_assert_int_eq(model.sum.dirty, 0);
+	complete(1, 1, false);
+	complete(9, 1, false);
+	folio_state_unlock(&folio);
+	check_all();
+	end();
 }
 END_TEST
 
@@ -591,6 +616,7 @@ Suite *suite_ifs(void)
 	tcase_add_loop_test(tc, random_changes_charge_what_a_recount_says, 0, 8 * 3);
 	tcase_add_test(tc, a_granule_is_in_flight_once_and_ends_with_its_last_block);
 	tcase_add_test(tc, block_dirtied_in_flight_is_charged_twice_and_pinned_once);
+	tcase_add_test(tc, blocks_of_a_page_in_flight_keep_their_neighbours_waiting);
 	tcase_add_test(tc, bits_that_contradict_each_other_are_found);
 	tcase_add_test(tc, halves_keep_their_bits);
 	tcase_add_test(tc, small_folios_need_no_memory);

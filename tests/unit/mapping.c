@@ -179,7 +179,7 @@ static void end(void)
 	wait_table_fini(&zone.waits);
 }
 
-/* --- create ------------------------------------------------------------------------------------------------------------------ */
+/* --- create --------------------------------------------------------------------------------------------- */
 
 START_TEST(order_is_what_alignment_allows)
 {
@@ -316,7 +316,7 @@ START_TEST(failing_allocation_leaves_all_as_it_was)
 }
 END_TEST
 
-/* --- lookup and remove ----------------------------------------------------------------------------------------------------------- */
+/* --- lookup and remove ---------------------------------------------------------------------------------- */
 
 START_TEST(lookup_finds_the_folio_over_a_page)
 {
@@ -388,7 +388,7 @@ START_TEST(removed_folio_lives_as_long_as_its_references)
 }
 END_TEST
 
-/* --- split ------------------------------------------------------------------------------------------------------------------------- */
+/* --- split ---------------------------------------------------------------------------------------------- */
 
 /* Halves everything over [0, pages) until each folio is of @order. */
 static unsigned split_down(pgoff_t pages, unsigned order)
@@ -545,7 +545,7 @@ START_TEST(split_without_memory_changes_nothing)
 }
 END_TEST
 
-/* --- marks --------------------------------------------------------------------------------------------------------------------------- */
+/* --- marks ---------------------------------------------------------------------------------------------- */
 
 START_TEST(marks_follow_the_bits)
 {
@@ -669,7 +669,7 @@ START_TEST(forgetting_keeps_what_is_dirty)
 }
 END_TEST
 
-/* --- all of it, at random ------------------------------------------------------------------------------------------------------------ */
+/* --- all of it, at random ------------------------------------------------------------------------------- */
 
 enum { PAGES = 1024 };
 
@@ -748,7 +748,7 @@ START_TEST(random_changes_keep_all_invariants)
 }
 END_TEST
 
-/* --- from several threads -------------------------------------------------------------------------------------------------------------- */
+/* --- from several threads ------------------------------------------------------------------------------- */
 
 static _Atomic bool over;
 static _Atomic unsigned wrong, found;

@@ -367,7 +367,7 @@ START_TEST(discarded_blocks_are_read_from_the_device_again)
 }
 END_TEST
 
-/* --- a device that cannot be cut --------------------------------------------------------------------------------------------------- */
+/* --- a device that cannot be cut ------------------------------------------------------------------------ */
 
 /* Its contents are @want. */
 static struct iomap_device *stubborn;

@@ -53,7 +53,7 @@ static int by_pos(const void *a, const void *b)
 	return x->pos < y->pos ? -1 : x->pos > y->pos;
 }
 
-/* --- what is written ------------------------------------------------------------------------------------------------------------ */
+/* --- what is written ------------------------------------------------------------------------------------ */
 
 START_TEST(requests_are_the_runs_of_dirty_blocks)
 {
@@ -209,7 +209,7 @@ START_TEST(background_pass_keeps_to_its_quota_and_goes_on_behind)
 }
 END_TEST
 
-/* --- the end of the file ----------------------------------------------------------------------------------------------------------- */
+/* --- the end of the file -------------------------------------------------------------------------------- */
 
 START_TEST(last_request_ends_at_the_size)
 {
@@ -313,7 +313,7 @@ START_TEST(size_without_data_is_written_too)
 }
 END_TEST
 
-/* --- in flight --------------------------------------------------------------------------------------------------------------------- */
+/* --- in flight ------------------------------------------------------------------------------------------ */
 
 START_TEST(block_dirtied_in_flight_is_written_again_by_the_next_fsync)
 {
@@ -417,7 +417,7 @@ START_TEST(small_requests_go_without_copies_when_there_is_no_room)
 }
 END_TEST
 
-/* --- failures ------------------------------------------------------------------------------------------------------------------------ */
+/* --- failures ------------------------------------------------------------------------------------------- */
 
 START_TEST(neighbours_of_a_failed_block_are_written)
 {
