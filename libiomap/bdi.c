@@ -9,8 +9,9 @@
  * Kernel:     struct bdi_writeback in mm/backing-dev.c. Differs: bytes; one set of counters, exact.
  */
 #include <errno.h>
-#include <iomap/file.h>
+#include <string.h>
 #include "bdi.h"
+#include "split.h"
 
 #define OFFER_AGAIN_NS (2 * NS_PER_MS)  /* when no completion tells us that there is room */
 
@@ -160,9 +161,8 @@ static void hand_out(struct wb *wb, unsigned n)
 	mutex_unlock(&wb->depth_lock);
 }
 
-void wb_offer(struct wb *wb, struct iomap_device *dev, struct iomap_request **reqs, unsigned n)
+static void offer(struct wb *wb, struct iomap_device *dev, struct iomap_request **reqs, unsigned n)
 {
-	might_sleep();
 	while (n) {
 		uint64_t seen = wb_completions(wb);
 		unsigned took = (unsigned)device_submit(dev, reqs, n);
@@ -171,6 +171,51 @@ void wb_offer(struct wb *wb, struct iomap_device *dev, struct iomap_request **re
 		n -= took;
 		if (n)
 			wb_wait_completion(wb, seen, plat_now_ns() + OFFER_AGAIN_NS);
+	}
+}
+
+/* More than the device takes at once, because a block is. */
+static void offer_split(struct wb *wb, struct iomap_device *dev, struct iomap_request *req)
+{
+	struct split *s = split_create(&wb->zone->mem, req, dev->info.max_bytes);
+	struct iomap_request **parts;
+	unsigned nr;
+
+	if (!s) {
+		req->result = -ENOMEM;
+		req->done(req);
+		return;
+	}
+	parts = split_parts(s, &nr);
+	while (nr) {
+		/* The split goes with its last part's completion: nothing of it is touched after that part is given out. */
+		unsigned n = (unsigned)min_u64(nr, 16);
+		struct iomap_request *batch[16];
+
+		memcpy(batch, parts, n * sizeof(*batch));
+		nr -= n;
+		parts += nr ? n : 0;
+		offer(wb, dev, batch, n);
+	}
+}
+
+void wb_offer(struct wb *wb, struct iomap_device *dev, struct iomap_request **reqs, unsigned n)
+{
+	uint64_t max = dev->info.max_bytes;
+
+	might_sleep();
+	for (unsigned i = 0, from = 0; i < n; ) {
+		bool large = max && request_bytes(reqs[i]) > max;
+		struct iomap_request *req = reqs[i++];
+
+		if (large) {
+			if (i - 1 > from)
+				offer(wb, dev, reqs + from, i - 1 - from);
+			offer_split(wb, dev, req);
+			from = i;
+		} else if (i == n) {
+			offer(wb, dev, reqs + from, i - from);
+		}
 	}
 }
 
@@ -225,10 +270,10 @@ static int64_t io_once(struct wb *wb, struct iomap_device *dev, unsigned op, uin
 
 int64_t wb_io(struct wb *wb, struct iomap_device *dev, unsigned op, uint64_t pos, void *buf, uint64_t len)
 {
-	uint64_t done = 0, step = dev->info.max_bytes ? min_u64(dev->info.max_bytes, len) : len;
+	uint64_t done = 0;
 
 	while (done < len) {
-		struct iovec iov = { (char *)buf + done, min_u64(step, len - done) };
+		struct iovec iov = { (char *)buf + done, len - done };
 		int64_t n = io_once(wb, dev, op, pos + done, &iov);
 
 		if (n < 0)

@@ -294,21 +294,57 @@ ssize_t buffered_write(struct iomap_file *file, struct iov_iter *from, uint64_t 
 }
 
 /*
- * The device gets its new size while the folio with the last block (of the smaller size) is locked and not in flight, so
- * that no request made out by the old size can come after it: such a request ends where the file ended then.
+ * i_size has been lowered to @pos: nothing at or beyond it is put in flight any more, once whoever holds a folio's lock and
+ * still saw the old size has let it go. What is in flight is waited for.
  */
-static int resize_device(struct inode *inode, uint64_t size)
+static void wait_beyond(struct mapping *m, uint64_t pos)
+{
+	const enum xa_mark marks[] = { XA_MARK_DIRTY, XA_MARK_WRITEBACK };
+	struct iomap_folio *f;
+
+	for (unsigned i = 0; i < ARRAY_SIZE(marks); i++) {
+		pgoff_t at = div_round_up(pos, PAGE_BYTES);
+
+		while ((f = mapping_next_marked(m, &at, UINT64_MAX >> PAGE_SHIFT, marks[i]))) {
+			pgoff_t next = at + folio_pages(f);
+
+			if (at << PAGE_SHIFT >= pos) {
+				folio_lock(m->zone, f);
+				truncate_wait_writeback(m, f);
+				folio_unlock(m->zone, f);
+			}
+			folio_put(m->zone, f);
+			at = next;
+		}
+	}
+}
+
+/*
+ * File and device get a new size at one time as far as writeback can see: the folio with the last block (of the smaller size)
+ * is locked and not in flight meanwhile. So no request made out by the old size comes after the new one, and bytes that are being
+ * cut off are not zeroed on a device that still shows them. The old size stays where the device refuses.
+ */
+static int resize(struct inode *inode, uint64_t size)
 {
 	struct mapping *m = &inode->mapping;
-	uint64_t edge = min_u64(size, inode_size(inode));
+	uint64_t old = inode_size(inode), edge = min_u64(size, old);
 	struct iomap_folio *f = edge ? mapping_get_locked(m, (edge - 1) >> PAGE_SHIFT) : NULL;
-	int ret;
+	int ret = 0;
 
 	if (f)
 		truncate_wait_writeback(m, f);
-	ret = inode_set_device_size(inode, size);
-	if (!ret && size > edge)
+	if (size < old) {
 		inode_set_size(inode, size);
+		wait_beyond(m, size);
+	}
+	if (size > old || device_size(inode->device) > size)
+		ret = inode_set_device_size(inode, size);
+	if (ret)
+		inode_set_size(inode, old);
+	else if (size > old)
+		inode_set_size(inode, size);
+	else if (f && folio_mapping(f) == m && size - folio_pos(f) < folio_bytes(f))
+		truncate_trim(m, f, size - folio_pos(f));       /* before anybody can claim blocks of it by the new size */
 	if (f) {
 		folio_unlock(m->zone, f);
 		folio_put(m->zone, f);
@@ -335,15 +371,15 @@ int buffered_truncate(struct inode *inode, uint64_t size)
 		if (!ret && device_size(inode->device) < old && writeback_range_sync(inode, 0, UINT64_MAX))
 			inode_set_size(inode, size);
 		else if (!ret)
-			ret = resize_device(inode, size);
+			ret = resize(inode, size);
 		inode_mark_dirty(inode);
 	} else if (size < old) {
 		rwsem_lock(&m->invalidate_lock);
-		inode_set_size(inode, size);
-		truncate_from(m, size);
-		if (device_size(inode->device) > size)
-			ret = resize_device(inode, size);
-		space_forget(inode, size);
+		ret = resize(inode, size);
+		if (!ret) {
+			truncate_from(m, size);
+			space_forget(inode, size);
+		}
 		rwsem_unlock(&m->invalidate_lock);
 	}
 	if (!ret)

@@ -104,11 +104,6 @@ int fill_add(struct fill *fl, struct iomap_folio *f)
 		folio_put(m->zone, f);
 		return 0;
 	}
-	if (fl->device->info.max_bytes && fl->device->info.max_bytes < bytes) {
-		folio_unlock(m->zone, f);       /* more than one request: who wants it reads it, piece by piece */
-		folio_put(m->zone, f);
-		return 0;
-	}
 	len = min_u64(bytes, round_up(size - pos, ifs_block_bytes(&m->geom)));
 	max = fl->device->info.max_bytes ? fl->device->info.max_bytes : UINT64_MAX;
 	if (r && (r->nr == FILL_PIECES || r->req.pos + r->len != pos || r->len + len > max))

@@ -83,7 +83,7 @@ void space_trim(struct inode *inode)
 
 	if (load_relaxed(&inode->reserved_end) <= size || !load_relaxed(&inode->reserves) || device_size(inode->device) != size)
 		return;
-	inode_set_device_size(inode, size);   /* a file system gives blocks beyond the end back; if not, no harm is done */
+	device_set_size(inode->device, size);   /* the same size: a file system gives blocks beyond it back; if not, no harm is done */
 	rangeset_remove(&inode->allocated, round_up(size, ifs_block_bytes(&inode->mapping.geom)), UINT64_MAX);
 	store_relaxed(&inode->reserved_end, 0);
 	store_relaxed(&inode->reserve_ahead, 0);

@@ -32,8 +32,7 @@ static void drop(struct mapping *m, struct iomap_folio *f)
 	mapping_remove(m, f);
 }
 
-/* Zeroes [off, end of folio) and cancels the blocks that lie wholly beyond. */
-static void trim(struct mapping *m, struct iomap_folio *f, uint64_t off)
+void truncate_trim(struct mapping *m, struct iomap_folio *f, uint64_t off)
 {
 	unsigned first = (unsigned)div_round_up(off, ifs_block_bytes(&m->geom)), nr = ifs_blocks(f, &m->geom);
 
@@ -66,7 +65,7 @@ static void cut(struct mapping *m, struct iomap_folio *f, uint64_t pos)
 		f = right;
 	}
 	if (pos - folio_pos(f) < folio_bytes(f))
-		trim(m, f, pos - folio_pos(f));
+		truncate_trim(m, f, pos - folio_pos(f));
 	folio_unlock(m->zone, f);
 	folio_put(m->zone, f);
 }

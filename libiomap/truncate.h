@@ -23,4 +23,7 @@ void forget_clean(struct mapping *m, uint64_t start, uint64_t end);
 /* Waits for a locked folio's requests in flight; locked again on return, maybe not in the mapping any more. */
 void truncate_wait_writeback(struct mapping *m, struct iomap_folio *f);
 
+/* Zeroes [off, end of folio) of a locked, idle folio and cancels the blocks that lie wholly beyond. */
+void truncate_trim(struct mapping *m, struct iomap_folio *f, uint64_t off);
+
 #endif

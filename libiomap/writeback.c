@@ -47,6 +47,8 @@ static void pass_init(struct pass *p, struct inode *inode, bool sync, bool retry
 
 	*p = (struct pass){ .inode = inode, .sync = sync, .retry_failed = retry_failed, .wait = wait };
 	p->max_bytes = round_down(min_u64(max ? max : MAX_REQUEST, MAX_REQUEST), ifs_block_bytes(&inode->mapping.geom));
+	if (!p->max_bytes)      /* bdi.c cuts a block up for a device that takes less */
+		p->max_bytes = ifs_block_bytes(&inode->mapping.geom);
 }
 
 static void submit_queued(struct pass *p)
@@ -110,8 +112,8 @@ static struct ioend *get_slot(struct pass *p)
 	}
 }
 
-/* Blocks [first, first + nr) of @f are in flight: into requests with them. @limit: where what is written ends. */
-static void add_run(struct pass *p, struct iomap_folio *f, unsigned first, unsigned nr, uint64_t limit)
+/* Blocks [first, first + nr) of @f are in flight: into requests with them. @size: the file's, when they were claimed. */
+static void add_run(struct pass *p, struct iomap_folio *f, unsigned first, unsigned nr, uint64_t size)
 {
 	struct ifs_geometry *g = &p->inode->mapping.geom;
 	uint64_t bs = ifs_block_bytes(g);
@@ -130,8 +132,9 @@ static void add_run(struct pass *p, struct iomap_folio *f, unsigned first, unsig
 		}
 		n = (unsigned)min_u64(nr, (p->max_bytes - p->open->len) / bs);
 		len = n * bs;
-		if (pos + len > limit && !p->inode->fixed_size)
-			len = limit - pos;      /* the file's last block, at its exact length */
+		IOMAP_BUG_ON(pos >= size);
+		if (pos + len > size && !p->inode->fixed_size)
+			len = size - pos;       /* the file's last block, at its exact length */
 		ioend_add(p->open, f, first, n, len);
 		first += n;
 		nr -= n;
@@ -148,12 +151,6 @@ static bool claim_and_unlock(struct pass *p, struct iomap_folio *f, unsigned fro
 {
 	struct inode *inode = p->inode;
 	struct mapping *m = &inode->mapping;
-	/*
-	 * While a truncate is at work the device may still be longer than the file: then the last block is written to where the
-	 * device ends (its bytes past the size are zero), as only a write that ends there may end inside a block. The
-	 * truncate cuts the device with this folio locked and nothing of it in flight.
-	 */
-	uint64_t limit = max_u64(size, device_size(inode->device));
 	struct block_set set;
 	unsigned first, nr, at = 0, claimed = 0;
 
@@ -170,7 +167,7 @@ static bool claim_and_unlock(struct pass *p, struct iomap_folio *f, unsigned fro
 	}
 	folio_unlock(m->zone, f);
 	for (at = 0; claimed && block_set_next_run(&set, at, &first, &nr); at = first + nr)
-		add_run(p, f, first, nr, limit);
+		add_run(p, f, first, nr, size);
 	sub_acq_rel(&f->pending, PENDING_STABLE);
 	folio_wake(m->zone, f);
 	sub_acq_rel(&inode->nr_inflight, 1);
@@ -249,9 +246,9 @@ static pgoff_t write_in_place(struct pass *p, uint64_t start, uint64_t end, uint
 
 /*
  * The first dirty run of blocks that ends beyond both the device's size and @cursor, and begins before @end: its folio locked and
- * referenced, its blocks in [*from, *to). NULL: there is none.
+ * referenced, its blocks in [*from, *to) by the file's size *@isize. NULL: there is none.
  */
-static struct iomap_folio *find_beyond(struct inode *inode, uint64_t cursor, uint64_t end, unsigned *from, unsigned *to)
+static struct iomap_folio *find_beyond(struct inode *inode, uint64_t cursor, uint64_t end, uint64_t *isize, unsigned *from, unsigned *to)
 {
 	struct mapping *m = &inode->mapping;
 	uint64_t stored = device_size(inode->device), bs = ifs_block_bytes(&m->geom);
@@ -271,12 +268,13 @@ static struct iomap_folio *find_beyond(struct inode *inode, uint64_t cursor, uin
 		size = inode_size(inode);
 		pos = folio_pos(f);
 		gb = ifs_granule_blocks(f, &m->geom);
-		nr = size > pos ? (unsigned)min_u64(div_round_up(size - pos, bs), ifs_blocks(f, &m->geom)) : 0;
+		nr = size > pos && size > stored ? (unsigned)min_u64(div_round_up(size - pos, bs), ifs_blocks(f, &m->geom)) : 0;
 		b = stored > pos ? (unsigned)min_u64((stored - pos) / bs, nr) / gb * gb : 0;
 		if (cursor > pos + b * bs)
 			b = (unsigned)min_u64((cursor - pos) / bs, nr);
 		b = ifs_next(f, &m->geom, IFS_DIRTY, b, nr);
 		if (b < nr && pos + b * bs < end) {
+			*isize = size;
 			*from = b;
 			for (*to = b + 1; *to < nr && ifs_block_set(f, &m->geom, IFS_DIRTY, *to); )
 				++*to;
@@ -303,7 +301,7 @@ static void write_beyond(struct pass *p, uint64_t start, uint64_t end, uint64_t 
 	struct io_wait wait, *outer = p->wait;
 	bool retry_failed = p->retry_failed;
 	struct iomap_folio *f;
-	uint64_t cursor = 0;
+	uint64_t cursor = 0, size;
 	unsigned from, to;
 
 	if (inode->fixed_size)
@@ -320,7 +318,7 @@ static void write_beyond(struct pass *p, uint64_t start, uint64_t end, uint64_t 
 	io_wait_init(&wait);
 	p->wait = &wait;
 	p->one_by_one = true;
-	while (p->submitted < quota && (f = find_beyond(inode, cursor, end, &from, &to))) {
+	while (p->submitted < quota && (f = find_beyond(inode, cursor, end, &size, &from, &to))) {
 		uint64_t bs = ifs_block_bytes(&m->geom), pos = folio_pos(f);
 		unsigned group = ifs_exclusive_blocks(f, &m->geom), gb = ifs_granule_blocks(f, &m->geom);
 		bool busy;
@@ -338,7 +336,8 @@ static void write_beyond(struct pass *p, uint64_t start, uint64_t end, uint64_t 
 			to = (unsigned)((start - pos) / bs) > from ? (unsigned)((start - pos) / bs) : to;
 		p->retry_failed = retry_failed && pos + to * bs > start;
 		cursor = pos + round_up(to, gb) * bs;
-		claim_and_unlock(p, f, from, to, inode_size(inode), &busy);
+		if (claim_and_unlock(p, f, from, to, size, &busy) && !p->open && !io_wait_for_all(&wait))
+			cursor = 0;     /* written: go on from the device's end, which may lie in a block that is dirty again */
 		folio_put(m->zone, f);
 	}
 	submit_all(p);

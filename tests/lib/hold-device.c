@@ -966,16 +966,39 @@ uint64_t t_hold_size(struct t_hold *hold)
 	return size;
 }
 
-void t_hold_peek(struct t_hold *hold, void *buf, uint64_t len, uint64_t pos)
+static void peek(struct t_hold *hold, bool is_durable, void *buf, uint64_t len, uint64_t pos)
 {
-	uint64_t n = 0;
+	uint64_t n = 0, size;
+	unsigned char *from;
 
 	pthread_mutex_lock(&hold->lock);
-	if (pos < hold->now_size)
-		n = len < hold->now_size - pos ? len : hold->now_size - pos;
-	memcpy(buf, hold->now + pos, n);
+	from = is_durable && hold->durable ? hold->durable : hold->now;
+	size = is_durable && hold->durable ? hold->durable_size : hold->now_size;
+	if (pos < size)
+		n = len < size - pos ? len : size - pos;
+	memcpy(buf, from + pos, n);
 	pthread_mutex_unlock(&hold->lock);
 	memset((unsigned char *)buf + n, 0, len - n);
+}
+
+void t_hold_peek(struct t_hold *hold, void *buf, uint64_t len, uint64_t pos)
+{
+	peek(hold, false, buf, len, pos);
+}
+
+void t_hold_peek_durable(struct t_hold *hold, void *buf, uint64_t len, uint64_t pos)
+{
+	peek(hold, true, buf, len, pos);
+}
+
+uint64_t t_hold_durable_size(struct t_hold *hold)
+{
+	uint64_t size;
+
+	pthread_mutex_lock(&hold->lock);
+	size = hold->durable ? hold->durable_size : hold->now_size;
+	pthread_mutex_unlock(&hold->lock);
+	return size;
 }
 
 void t_hold_poke(struct t_hold *hold, const void *buf, uint64_t len, uint64_t pos)

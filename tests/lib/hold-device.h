@@ -111,6 +111,8 @@ const char *t_hold_bad(struct t_hold *hold);            /* the first broken rule
 /* The store itself, as it would be read now. */
 uint64_t t_hold_size(struct t_hold *hold);
 void t_hold_peek(struct t_hold *hold, void *buf, uint64_t len, uint64_t pos);  /* zeros past the end */
+void t_hold_peek_durable(struct t_hold *hold, void *buf, uint64_t len, uint64_t pos);  /* as t_hold_crash_strict() has it */
+uint64_t t_hold_durable_size(struct t_hold *hold);
 void t_hold_poke(struct t_hold *hold, const void *buf, uint64_t len, uint64_t pos);    /* durable at once */
 void t_hold_poke_size(struct t_hold *hold, uint64_t size);
 

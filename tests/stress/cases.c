@@ -1411,6 +1411,7 @@ static void a_block_read_by_several_requests_is_valid_once_all_are_done(void)
 	t_rig_up(&rig);
 	t_rig_write(&rig, 0, 4096, 'A');
 	fsync_and_drop(&rig);
+	t_rig_expect_stored(&rig, 0, 4096, 'A');
 	t_rig_reset(&rig);
 	t_hold_park(rig.hold, T_HOLD_READ, 0, 0);
 	t_call_read(&read, rig.file, 4096, 0);

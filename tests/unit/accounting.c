@@ -1,7 +1,7 @@
 /*
  * accounting.c - what is charged, by the public counters: the sequences of the paper (T44-T48, T50) in each mode
  *
- * T49 is a split and stands in mapping.c. Of the paper's columns, (d) is BLOCK mode and (a) is FOLIO mode: whole folios.
+ * T49 is a split and stands in mapping.c. Of the paper's columns, (d) is BLOCK mode and (a), whole folios, FOLIO mode.
  */
 #include <check.h>
 #include <errno.h>
@@ -101,6 +101,7 @@ static void open_cache(enum iomap_accounting mode, uint32_t block, uint64_t foli
 
 	p.memory_bytes = UINT64_C(64) << 20;
 	p.max_folio_bytes = folio;
+	p.dirty_bytes = UINT64_C(32) << 20;     /* a write's steps, and so its folios, are at most a 16th of it */
 	p.accounting = mode;
 	p.dirty_writeback_ms = IOMAP_NEVER;
 	ck_assert_int_eq(iomap_cache_create(&cache, &p), 0);

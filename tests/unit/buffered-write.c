@@ -1,5 +1,5 @@
 /*
- * buffered-write.c - which folios a write makes, which blocks it reads first, and what lies around the bytes written
+ * buffered-write.c - which folios a write makes, which blocks it reads first, what lies around the bytes
  */
 #include <check.h>
 #include <errno.h>
@@ -26,6 +26,9 @@ static void up(uint32_t block, uint64_t max_folio)
 		rig.params.dirty_bytes = 3 * MIB;
 		rig.params.dirty_background_bytes = 2 * MIB;
 		rig.device_params.capacity = 4 * MIB;
+	} else {        /* a write's steps, and so its folios, are at most a 16th of the limit */
+		rig.params.dirty_bytes = 32 * MIB;
+		rig.params.dirty_background_bytes = 24 * MIB;
 	}
 	t_rig_up(&rig);
 }
@@ -48,11 +51,12 @@ START_TEST(orders_come_from_length_and_alignment)
 {
 	static const struct { uint64_t pos, len; struct made folios[12]; } cases[] = {
 		{ 0, MIB, { { 0, 8, 1048576 } } },
-		{ 4096, MIB, { { 1, 0, 4096 }, { 2, 1, 8192 }, { 4, 2, 16384 }, { 8, 3, 32768 }, { 16, 4, 65536 }, { 32, 5, 131072 },
-			       { 64, 6, 262144 }, { 128, 7, 524288 }, { 256, 0, 4096 } } },
+		{ 4096, MIB, { { 1, 0, 4096 }, { 2, 1, 8192 }, { 4, 2, 16384 }, { 8, 3, 32768 }, { 16, 4, 65536 },
+			       { 32, 5, 131072 }, { 64, 6, 262144 }, { 128, 7, 524288 }, { 256, 0, 4096 } } },
 		{ 2 * MIB, 5 * MIB, { { 512, 9, 2 * MIB }, { 1024, 9, 2 * MIB }, { 1536, 8, MIB } } },
 		{ 12288, 65536, { { 3, 0, 4096 }, { 4, 2, 16384 }, { 8, 3, 32768 }, { 16, 1, 8192 }, { 18, 0, 4096 } } },
-		{ 2 * MIB - 4096, 65536, { { 511, 0, 4096 }, { 512, 3, 32768 }, { 520, 2, 16384 }, { 524, 1, 8192 }, { 526, 0, 4096 } } },
+		{ 2 * MIB - 4096, 65536,
+		  { { 511, 0, 4096 }, { 512, 3, 32768 }, { 520, 2, 16384 }, { 524, 1, 8192 }, { 526, 0, 4096 } } },
 		{ 100, 8192, { { 0, 1, 8092 }, { 2, 0, 100 } } },
 		{ 512, 12288, { { 0, 1, 7680 }, { 2, 0, 4096 }, { 3, 0, 512 } } },
 		{ 0, 10240, { { 0, 1, 8192 }, { 2, 0, 2048 } } },
@@ -272,7 +276,10 @@ END_TEST
 
 /* --- around the end ------------------------------------------------------------------------------------- */
 
-/* I26: between the old end and where writing goes on all is zeros: in the cache, stored, and after a power cut. _i: block size */
+/*
+ * I26: between the old end and where writing goes on all is zeros: in the cache, stored, and after a power cut.
+ * _i: block size
+ */
 START_TEST(gap_after_the_old_end_is_zeros)
 {
 	static const uint32_t blocks[] = { 512, 1024, 4096, 16384 };
@@ -286,7 +293,7 @@ START_TEST(gap_after_the_old_end_is_zeros)
 
 			up(blocks[_i], 65536);
 			t_rig_write(&rig, 0, size + 300, 'x');
-			ck_assert_int_eq(iomap_ftruncate(rig.file, (off_t)size), 0);    /* there was something once */
+			ck_assert_int_eq(iomap_ftruncate(rig.file, (off_t)size), 0);    /* something was there once */
 			if (how) {
 				ck_assert_int_eq(iomap_fsync(rig.file), 0);
 				if (how == 2)
@@ -413,7 +420,7 @@ START_TEST(nowait_says_again_and_changes_nothing)
 	rwsem_lock(&rig.file->inode->rwsem);                    /* somebody cuts the file */
 	ck_assert_int_eq(nowait(4096, 512), -EAGAIN);
 	rwsem_unlock(&rig.file->inode->rwsem);
-	rwsem_lock_shared(&rig.file->inode->rwsem);             /* somebody writes inside: so may we, but not append */
+	rwsem_lock_shared(&rig.file->inode->rwsem);     /* somebody writes inside: so may we, but not append */
 	ck_assert_int_eq(nowait(4096, 512), 512);
 	ck_assert_int_eq(nowait(6000, 512), -EAGAIN);
 	rwsem_unlock_shared(&rig.file->inode->rwsem);

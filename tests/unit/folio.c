@@ -287,8 +287,8 @@ START_TEST(end_of_writeback_wakes_who_waits_for_it)
 END_TEST
 
 /*
- * One write after the other: each new one is put in flight under the folio lock before the last one's end is noticed. The
- * waiter gets through because at last it takes that lock.
+ * One write after the other: each new one is put in flight under the folio lock before the last one's end is noticed.
+ * The waiter gets through because at last it takes that lock.
  */
 static void keep_busy(void *arg)
 {

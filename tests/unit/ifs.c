@@ -80,7 +80,9 @@ static int64_t charged(enum ifs_map map)
 
 static struct charge levels(void)
 {
-	struct charge c = { .dirty = charged(IFS_DIRTY), .writeback = charged(IFS_INFLIGHT), .failed = charged(IFS_FAILED) };
+	struct charge c = {
+		.dirty = charged(IFS_DIRTY), .writeback = charged(IFS_INFLIGHT), .failed = charged(IFS_FAILED),
+	};
 
 	if (c.dirty || c.writeback)
 		c.pinned = (int64_t)folio_bytes(&folio);
@@ -138,9 +140,9 @@ static void check_laws(void)
 {
 	const struct charge *c = &model.sum;
 
-	ck_assert_uint_eq(c->dirtied + c->redirtied, (uint64_t)c->dirty + c->submitted + c->cancelled);       /* D2 */
-	ck_assert_uint_eq(c->submitted, (uint64_t)c->writeback + c->written + c->write_failed);               /* D3 */
-	ck_assert_uint_eq(c->pin_acquired - c->pin_released - c->pin_dropped, (uint64_t)c->pinned);            /* D5 */
+	ck_assert_uint_eq(c->dirtied + c->redirtied, (uint64_t)c->dirty + c->submitted + c->cancelled);     /* D2 */
+	ck_assert_uint_eq(c->submitted, (uint64_t)c->writeback + c->written + c->write_failed);             /* D3 */
+	ck_assert_uint_eq(c->pin_acquired - c->pin_released - c->pin_dropped, (uint64_t)c->pinned);         /* D5 */
 	ck_assert_int_le(c->dirty, c->pinned);
 	ck_assert_int_le(c->writeback, c->pinned);
 	ck_assert_int_le(c->failed, c->dirty + c->writeback);
@@ -157,7 +159,7 @@ static void check_all(void)
 	if (ifs_check(&folio, &geom, why, sizeof(why)))
 		ck_abort_msg("%s", why);
 	ifs_receipt(&folio, &geom, &receipt);
-	ck_assert_int_eq(receipt.dirty, now.dirty);                                                             /* D8 */
+	ck_assert_int_eq(receipt.dirty, now.dirty);                                                           /* D8 */
 	ck_assert_int_eq(receipt.writeback, now.writeback);
 	ck_assert_int_eq(receipt.failed, now.failed);
 	ck_assert_int_eq(receipt.pinned, now.pinned);
@@ -344,8 +346,8 @@ static bool complete_some(bool failed)
 
 static void step(unsigned without)
 {
-	unsigned first = below(model.nr), nr = 1 + below(below(3) ? min_u64(model.nr - first, 5) : model.nr - first);
-	unsigned what = below(12);
+	unsigned first = below(model.nr), left = model.nr - first;
+	unsigned nr = 1 + below(below(3) ? min_u64(left, 5) : left), what = below(12);
 
 	if (what == without)
 		return;
@@ -395,7 +397,8 @@ static void drain(void)
 /* _i: block shift * 3 + granule */
 START_TEST(random_changes_charge_what_a_recount_says)
 {
-	unsigned shift = 9 + (unsigned)_i / 3, granule = (unsigned)_i % 3, min = shift > PAGE_SHIFT ? shift - PAGE_SHIFT : 0;
+	unsigned shift = 9 + (unsigned)_i / 3, granule = (unsigned)_i % 3;
+	unsigned min = shift > PAGE_SHIFT ? shift - PAGE_SHIFT : 0;
 
 	chance = (uint64_t)_i * 77 + 1;
 	for (unsigned order = min; order <= MAX_ORDER; order++) {

@@ -102,8 +102,8 @@ START_TEST(what_fits_stays)
 END_TEST
 
 /*
- * DESIGN: "scans do not wash out the hot set". An eighth of the cache is read again and again, then a file much larger than
- * the cache is read once through. _i: pages one by one, or by readahead.
+ * Scans do not wash out the hot set: an eighth of the cache is read again and again, then much more than fits is read
+ * once through. _i: pages one by one, or by readahead.
  */
 START_TEST(folios_used_again_survive_a_scan)
 {

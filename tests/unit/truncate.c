@@ -211,8 +211,8 @@ START_TEST(cut_at_the_end_or_beyond_moves_nothing)
 END_TEST
 
 /*
- * A 2 MiB folio of 512 blocks needs a bitmap for each half. Whichever allocation fails, the file is cut; where it is that
- * one, the folio stays whole and is trimmed.
+ * A 2 MiB folio of 512 blocks needs a bitmap for each half. Whichever allocation fails, the file is cut; where it is
+ * that one, the folio stays whole and is trimmed.
  */
 START_TEST(without_memory_for_bitmaps_the_folio_is_trimmed)
 {
@@ -229,6 +229,7 @@ START_TEST(without_memory_for_bitmaps_the_folio_is_trimmed)
 		rig.params.allocator = &alloc.ops;
 		rig.params.memory_bytes = 32 * MIB;
 		rig.params.max_folio_bytes = 2 * MIB;
+		rig.params.dirty_bytes = 32 * MIB;      /* a write's steps, and so its folios, are at most a 16th of it */
 		rig.device_params.capacity = 4 * MIB;
 		rig.params.accounting = modes[_i];
 		t_rig_up(&rig);
@@ -417,7 +418,8 @@ static void stubborn_destroy(struct iomap_device *device)
 START_TEST(size_the_device_refuses_is_not_the_files)
 {
 	static const struct iomap_device_ops ops = {
-		.submit = stubborn_submit, .flush = stubborn_flush, .set_size = stubborn_set_size, .destroy = stubborn_destroy,
+		.submit = stubborn_submit, .flush = stubborn_flush, .set_size = stubborn_set_size,
+		.destroy = stubborn_destroy,
 	};
 	struct iomap_device_info info = { .block = 512, .mem_align = 512, .size = 65536 };
 	struct iomap_cache_params p = IOMAP_CACHE_PARAMS_INIT;

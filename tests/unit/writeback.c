@@ -21,6 +21,8 @@ static void init(uint32_t block, uint64_t max_folio)
 	t_rig_init(&rig);
 	rig.block_size = block;
 	rig.params.max_folio_bytes = max_folio;
+	rig.params.dirty_bytes = 32 * MIB;              /* a write's steps, and so its folios, are at most a 16th of it */
+	rig.params.dirty_background_bytes = 24 * MIB;
 	rig.device_params.capacity = 16 * MIB;
 }
 
@@ -69,7 +71,8 @@ START_TEST(requests_are_the_runs_of_dirty_blocks)
 		unsigned nr, runs = 0;
 
 		for (unsigned i = 0; i < 1 + round; i++) {
-			uint64_t pos = t_random_below(&chance, 262144 - 3 * block), len = 1 + t_random_below(&chance, 3 * block);
+			uint64_t pos = t_random_below(&chance, 262144 - 3 * block);
+			uint64_t len = 1 + t_random_below(&chance, 3 * block);
 
 			t_rig_write(&rig, pos, len, 'w');
 			for (uint64_t b = pos / block; b <= (pos + len - 1) / block; b++)
@@ -241,7 +244,7 @@ START_TEST(last_request_ends_at_the_size)
 }
 END_TEST
 
-/* At most one request that makes the file longer is at the device, and none of them leaves bytes behind unwritten. */
+/* At most one request that makes the file longer is at the device; none leaves bytes behind unwritten. */
 static void expect_alone_and_ascending(uint64_t size)
 {
 	struct t_hold_count count;
@@ -336,7 +339,7 @@ START_TEST(block_dirtied_in_flight_is_written_again_by_the_next_fsync)
 	t_rig_expect_stored(&rig, 4096, 4096, 'B');
 	ck_assert_uint_eq(t_rig_stat(&rig).dirty_bytes, 0);
 	ck_assert_uint_eq(writes(), 2);
-	ck_assert_int_eq(memcmp(&entries[0].first_word, "AAAAAAAA", 8), 0);     /* what was there when it was claimed */
+	ck_assert_int_eq(memcmp(&entries[0].first_word, "AAAAAAAA", 8), 0);     /* as it was when claimed */
 	ck_assert_int_eq(memcmp(&entries[1].first_word, "BBBBBBBB", 8), 0);
 	t_rig_crash(&rig, 1);
 	t_rig_expect(&rig, 4096, 4096, 'B');
@@ -394,7 +397,7 @@ START_TEST(bytes_in_flight_do_not_change)
 	t_rig_expect_stored(&rig, 0, 4096, 'A');
 	t_rig_expect_stored(&rig, 4096, 8192, 'B');
 	t_rig_expect_stored(&rig, 12288, 262144 - 12288, 'A');
-	t_rig_down(&rig);                               /* the device compares the memory at both ends of each request */
+	t_rig_down(&rig);                               /* the device compares memory at both ends of a request */
 }
 END_TEST
 
