@@ -143,6 +143,15 @@ void wb_completed(struct wb *wb)
 	mutex_unlock(&wb->depth_lock);
 }
 
+void wb_poke(struct wb *wb)
+{
+	mutex_lock(&wb->depth_lock);
+	wb->completions++;
+	if (wb->depth_waiters)
+		cond_broadcast(&wb->depth_cond);
+	mutex_unlock(&wb->depth_lock);
+}
+
 void wb_wait_completion(struct wb *wb, uint64_t seen, uint64_t when_ns)
 {
 	might_sleep();

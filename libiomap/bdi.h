@@ -94,6 +94,7 @@ void wb_offer(struct wb *wb, struct iomap_device *dev, struct iomap_request **re
 void wb_completed(struct wb *wb);
 /* Sleeps until a request of this device ends after @seen was read from wb_completions(), or until @when_ns. */
 uint64_t wb_completions(struct wb *wb);
+void wb_poke(struct wb *wb);                    /* wakes those waiters as a completion would */
 void wb_wait_completion(struct wb *wb, uint64_t seen, uint64_t when_ns);
 
 /*

@@ -143,10 +143,8 @@ static void give_back(struct wb *wb, struct ioend *io)
 {
 	mutex_lock(&wb->depth_lock);
 	list_add_tail(&wb->short_ioends, &io->node);
-	wb->completions++;
-	if (wb->depth_waiters)
-		cond_broadcast(&wb->depth_cond);
 	mutex_unlock(&wb->depth_lock);
+	wb_poke(wb);
 	flusher_wake(wb);
 }
 

@@ -151,6 +151,7 @@ static bool claim_and_unlock(struct pass *p, struct iomap_folio *f, unsigned fro
 {
 	struct inode *inode = p->inode;
 	struct mapping *m = &inode->mapping;
+	struct wb *wb = inode->wb;
 	struct block_set set;
 	unsigned first, nr, at = 0, claimed = 0;
 
@@ -170,7 +171,8 @@ static bool claim_and_unlock(struct pass *p, struct iomap_folio *f, unsigned fro
 		add_run(p, f, first, nr, size);
 	sub_acq_rel(&f->pending, PENDING_STABLE);
 	folio_wake(m->zone, f);
-	sub_acq_rel(&inode->nr_inflight, 1);
+	if (sub_acq_rel(&inode->nr_inflight, 1) == 1)
+		wb_poke(wb);    /* somebody may wait for the inode to be idle; it may be gone by now */
 	return claimed;
 }
 
