@@ -48,8 +48,8 @@ void iov_iter_advance(struct iov_iter *it, size_t n)
 enum look { LOOK_MISS, LOOK_NOT_UPTODATE, LOOK_DISTURBED, LOOK_EOF };
 
 /* The lock-free attempt: bytes copied from @pos, at most to the end of its 64 KiB, or 0 and what stood in the way. */
-static size_t copy_hit(struct mapping *m, const struct inode *inode, void *dst, size_t len, uint64_t pos, enum look *why,
-		       bool *marked)
+static size_t copy_hit(struct mapping *m, const struct inode *inode, struct task *task, void *dst, size_t len, uint64_t pos,
+		       enum look *why, bool *marked, bool missed)
 {
 	uint32_t identity, content, flags;
 	struct iomap_folio *f, *seg;
@@ -102,10 +102,11 @@ static size_t copy_hit(struct mapping *m, const struct inode *inode, void *dst, 
 		goto out;
 	}
 	flags = folio_flags(f);
-	if (!(flags & FOLIO_REFERENCED))
-		folio_mark_referenced(f);
 	if (flags & FOLIO_UNUSED)
-		and_relaxed(&f->flags, ~(uint32_t)FOLIO_UNUSED);
+		and_relaxed(&f->flags, ~(uint32_t)FOLIO_UNUSED);        /* its first use is what it was read for */
+	else if (!missed && task->last != f)
+		folio_mark_referenced(f);
+	task->last = f;
 	*marked = flags & FOLIO_READAHEAD;
 out:
 	rcu_exit();
@@ -235,7 +236,7 @@ ssize_t buffered_read(struct iomap_file *file, struct iov_iter *to, uint64_t pos
 		size_t len, n;
 		void *dst = iov_iter_piece(to, to->left, &len);
 
-		n = copy_hit(m, inode, dst, len, pos, &why, &marked);
+		n = copy_hit(m, inode, task, dst, len, pos, &why, &marked, missed);
 		if (!n && why == LOOK_DISTURBED && ++disturbed > 2) {
 			ret = copy_locked(m, inode, dst, len, pos, nowait);
 			if (ret < 0)

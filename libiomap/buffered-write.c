@@ -58,7 +58,7 @@ static int get_folio(struct inode *inode, uint64_t pos, uint64_t len, bool nowai
 			folio_mark_referenced(*out);
 			return 0;
 		}
-		ret = mapping_create(m, pos >> PAGE_SHIFT, order, nowait ? 0 : MAPPING_MAY_WAIT, out);
+		ret = mapping_create(m, pos >> PAGE_SHIFT, order, MAPPING_WRITE | (nowait ? 0 : MAPPING_MAY_WAIT), out);
 		if (ret == -ENOMEM && nowait)
 			ret = -EAGAIN;
 	} while (ret == -EEXIST);
@@ -213,7 +213,7 @@ static ssize_t write_step(struct inode *inode, struct iov_iter *from, uint64_t p
 	int ret;
 
 	if (pos > inode_size(inode)) {
-		ret = nowait ? -EAGAIN : zero_old_end(inode);
+		ret = nowait && inode_size(inode) % ifs_block_bytes(&inode->mapping.geom) ? -EAGAIN : zero_old_end(inode);
 		if (ret)
 			return ret;
 	}

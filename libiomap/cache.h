@@ -24,6 +24,7 @@ struct task {
 	struct list all;                        /* cache->tasks; its lock */
 	struct throttle_task throttle;
 	uint64_t odd_bytes;                     /* dirtied, less than a unit */
+	const struct iomap_folio *last;         /* what it read last: using that again tells reclaim nothing */
 	bool internal;                          /* the library's own: cleans, so it is never throttled */
 	_Atomic uint64_t stat[TASK_STATS];
 };

@@ -340,7 +340,7 @@ void ifs_claim(struct iomap_folio *f, const struct ifs_geometry *g, unsigned fro
 	out->nr_blocks = nr;
 	*busy = false;
 	from = from / gb * gb;
-	end = (unsigned)min_u64(end, nr);
+	end = (unsigned)min_u64(div_round_up(end, gb) * gb, nr);
 	if (from >= end)
 		return;
 	was = levels(f, g, from, end);

@@ -290,7 +290,7 @@ int mapping_create(struct mapping *m, pgoff_t index, unsigned order, unsigned fl
 		if (ret != -EEXIST || (flags & MAPPING_EXACT))
 			return ret;
 	}
-	m->ops->added(m, f);
+	m->ops->added(m, f, !(flags & MAPPING_WRITE));
 	if (arena_free_bytes(&m->zone->arena) < m->low_bytes)
 		m->ops->memory_low(m);
 	*out = f;
@@ -305,7 +305,7 @@ void mapping_remove(struct mapping *m, struct iomap_folio *f)
 	lockdep_assert_held(f);
 	IOMAP_BUG_ON(folio_mapping(f) != m);
 	IOMAP_BUG_ON(folio_flags(f) & (FOLIO_DIRTY | FOLIO_WRITEBACK));
-	m->ops->removed(m, f);
+	m->ops->removed(m, f, true);
 	folio_identity_begin(f);
 	mutex_lock(&m->tree_lock);
 	xa_erase(&m->tree, folio_index(f), folio_pages(f));
@@ -364,7 +364,7 @@ int mapping_halve(struct mapping *m, struct iomap_folio *f, struct iomap_folio *
 			return -ENOMEM;
 		}
 	}
-	m->ops->removed(m, f);
+	m->ops->removed(m, f, false);
 	folio_identity_begin(f);
 	folio_identity_begin(right);
 	mutex_lock(&m->tree_lock);
@@ -412,8 +412,8 @@ int mapping_halve(struct mapping *m, struct iomap_folio *f, struct iomap_folio *
 	ifs_free_rcu(old);
 	lockdep_acquire(LOCK_FOLIO, right, folio_index(right), true);
 	add_relaxed(&m->zone->splits, 1);
-	m->ops->added(m, f);
-	m->ops->added(m, right);
+	m->ops->added(m, f, false);
+	m->ops->added(m, right, false);
 	*out = right;
 	return 0;
 }

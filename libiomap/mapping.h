@@ -16,8 +16,10 @@ struct mapping;
 
 /* What reclaim wants to know; set when the mapping is made. */
 struct mapping_ops {
-	void (*added)(struct mapping *m, struct iomap_folio *f);        /* in the tree, still locked by its maker */
-	void (*removed)(struct mapping *m, struct iomap_folio *f);      /* about to leave it; locked */
+	/* In the tree, still locked by its maker. @read: brought in to be read, so it may be a refault. */
+	void (*added)(struct mapping *m, struct iomap_folio *f, bool read);
+	/* About to leave it (@gone) or to be cut in two; locked. */
+	void (*removed)(struct mapping *m, struct iomap_folio *f, bool gone);
 	/* No run of @order is free. Frees some, waiting for I/O only if @may_wait: 0 to try again, or -ENOMEM. */
 	int  (*memory_short)(struct mapping *m, unsigned order, bool may_wait);
 	void (*memory_low)(struct mapping *m);          /* little is left: reclaim in the background */
@@ -63,6 +65,7 @@ bool mapping_has(struct mapping *m, pgoff_t index);
 enum {
 	MAPPING_MAY_WAIT = 1U << 0,     /* for memory: reclaim directly, wait for writeback */
 	MAPPING_EXACT = 1U << 1,        /* this order or -ENOMEM, no smaller one */
+	MAPPING_WRITE = 1U << 2,        /* made by a write: its return is no refault */
 };
 /*
  * A new folio over page @index of at most order @order (smaller if misaligned, if a neighbour is in the way, or memory is

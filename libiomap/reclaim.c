@@ -67,10 +67,10 @@ static void pull(struct iomap_cache *cache, struct iomap_folio *f)
 	folio_flags_clear(f, FOLIO_SMALL | FOLIO_MAIN);
 }
 
-static void added(struct mapping *m, struct iomap_folio *f)
+static void added(struct mapping *m, struct iomap_folio *f, bool read)
 {
 	struct iomap_cache *cache = cache_of(m);
-	bool refault = ghost_take(&cache->ghost, m->file_id, folio_index(f));
+	bool refault = read && ghost_take(&cache->ghost, m->file_id, folio_index(f));
 
 	if (refault)
 		add_relaxed(&cache->reclaim.refaults, 1);
@@ -82,7 +82,7 @@ static void added(struct mapping *m, struct iomap_folio *f)
 	mutex_unlock(&cache->reclaim.lock);
 }
 
-static void removed(struct mapping *m, struct iomap_folio *f)
+static void removed(struct mapping *m, struct iomap_folio *f, bool gone)
 {
 	struct iomap_cache *cache = cache_of(m);
 
@@ -90,7 +90,7 @@ static void removed(struct mapping *m, struct iomap_folio *f)
 	if (folio_flags(f) & (FOLIO_SMALL | FOLIO_MAIN))
 		pull(cache, f);
 	mutex_unlock(&cache->reclaim.lock);
-	if (folio_flags(f) & FOLIO_UNUSED)
+	if (gone && (folio_flags(f) & FOLIO_UNUSED))
 		add_relaxed(&cache->reclaim.wasted_bytes, folio_bytes(f));
 }
 

@@ -202,6 +202,7 @@ static int balance(struct iomap_cache *cache, struct wb *wb, struct task *task, 
 		/* Over the hard limit: look again. A device that owes nothing is not the one to wait for. */
 		if (!wb_level(wb, WB_DIRTY) && !wb_level(wb, WB_WRITEBACK))
 			return 0;
+		flusher_request(wb, wb_level(wb, WB_DIRTY));    /* it may be others who are over; what is ours can be cleaned */
 		if (!cache_is_usable(cache))
 			return -EBADF;
 	}

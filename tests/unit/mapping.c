@@ -22,15 +22,17 @@ static struct mapping m;
 static unsigned nr_added, nr_removed, nr_short, nr_low;
 static bool removed_ones_are_held;      /* somebody has a reference to a folio that is not in the tree any more */
 
-static void added(struct mapping *mapping, struct iomap_folio *f)
+static void added(struct mapping *mapping, struct iomap_folio *f, bool read)
 {
+	(void)read;
 	ck_assert_ptr_eq(folio_mapping(f), mapping);
 	ck_assert(folio_is_locked(f));
 	nr_added++;
 }
 
-static void removed(struct mapping *mapping, struct iomap_folio *f)
+static void removed(struct mapping *mapping, struct iomap_folio *f, bool gone)
 {
+	(void)gone;
 	ck_assert_ptr_eq(folio_mapping(f), mapping);
 	ck_assert(folio_is_locked(f));
 	nr_removed++;
