@@ -208,8 +208,13 @@ void folio_content_end(struct iomap_folio *f, uint64_t off, uint64_t len)
 		store_release(&s->content, load_relaxed(&s->content) + 1);      /* pairs with the reader's load_acquire() */
 }
 
+#if defined(IOMAP_TSAN) || defined(__SANITIZE_ADDRESS__)
+/* A race, or a copy from a frame that has just been freed, is what this is for: no sanitizer looks on. */
 #ifdef IOMAP_TSAN
 __attribute__((no_sanitize("thread"), noinline))
+#else
+__attribute__((no_sanitize_address, noinline))
+#endif
 void seq_copy(void *dst, const void *src, size_t len)
 {
 	volatile char *d = dst;

@@ -561,10 +561,12 @@ void *plat_map(size_t bytes, bool huge_pages)
 		p += front;
 		munmap(p + bytes, slack - front);
 	}
+#ifndef __SANITIZE_ADDRESS__      /* its shadow would stay poisoned in a child for whatever comes to lie there */
 	if (madvise(p, bytes, MADV_DONTFORK)) {
 		munmap(p, bytes);
 		return NULL;
 	}
+#endif
 	if (huge_pages)
 		(void)madvise(p, bytes, MADV_HUGEPAGE); /* a wish; kernels without them say no */
 	return p;

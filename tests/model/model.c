@@ -752,12 +752,43 @@ static bool may_hold(uint64_t s, const unsigned char *data, uint64_t len)
 	return false;
 }
 
+/* Which version the front of a sector is of, and which the rest: 0 zeros, 1 durable, 2 the newest, 3 the one before … */
+static void explain(uint64_t s, const unsigned char *data, uint64_t len, char *out, size_t out_len)
+{
+	static const unsigned char zeros[SECTOR];
+	const unsigned char *candidates[64] = { zeros, durable + s * SECTOR };
+	unsigned nr = 2, front = 0, rest = 0;
+	uint64_t most = 0, from = len;
+
+	for (unsigned v = versions[s]; v && nr < 64; v = pool[v].next)
+		candidates[nr++] = pool[v].data;
+	for (unsigned i = 0; i < nr; i++) {
+		uint64_t n = 0, k = len;
+
+		while (n < len && data[n] == candidates[i][n])
+			n++;
+		while (k > 0 && data[k - 1] == candidates[i][k - 1])
+			k--;
+		if (n > most) {
+			most = n;
+			front = i;
+		}
+		if (k < from) {
+			from = k;
+			rest = i;
+		}
+	}
+	snprintf(out, out_len, "of %u versions its first %llu bytes are of number %u, those from %llu on of number %u", nr,
+		 (unsigned long long)most, front, (unsigned long long)from, rest);
+}
+
 /* The power goes; what is on the device is compared with what may be there, and is what the file holds from now on. */
 static void do_crash(const struct op *op)
 {
 	struct t_hold *image = t_hold_crash(hold, op->arg);
 	uint64_t after = t_hold_size(image);
 	bool size_ok = false;
+	char how[200];
 
 	iomap_cache_abandon(cache);
 	for (unsigned i = 0; i < 2; i++)
@@ -779,11 +810,12 @@ static void do_crash(const struct op *op)
 	for (uint64_t pos = 0; pos < after; pos += SECTOR) {
 		uint64_t s = pos / SECTOR, len = after - pos < SECTOR ? after - pos : SECTOR;
 
-		if (!may_hold(s, bytes + pos, len))
-			bad("after a crash sector %llu (byte %llu; size %llu) holds what nobody wrote: %02x %02x … %02x; "
-			    "was durable: %d, zeros allowed: %d, written since: %d", (unsigned long long)s,
-			    (unsigned long long)pos, (unsigned long long)after, bytes[pos], bytes[pos + 1],
-			    bytes[pos + len - 1], had[s], zero_ok[s], versions[s] != 0);
+		if (may_hold(s, bytes + pos, len))
+			continue;
+		explain(s, bytes + pos, len, how, sizeof(how));
+		bad("after a crash sector %llu (byte %llu; size %llu) holds what nobody wrote: was durable: %d, zeros allowed: %d, "
+		    "written since: %d; %s", (unsigned long long)s, (unsigned long long)pos, (unsigned long long)after, had[s],
+		    zero_ok[s], versions[s] != 0, how);
 	}
 	size = after;
 	model_synced();

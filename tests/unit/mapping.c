@@ -250,7 +250,7 @@ START_TEST(exact_order_or_none)
 	unlock_put(f);
 	/* No such run: every second frame is taken, as in an old cache. */
 	for (unsigned i = 0; arena_free_bytes(&zone.arena); i++)
-		create_order(4096 + i, 0);
+		unlock_put(create(4096 + i, 0));
 	for (unsigned i = 0; i < 64; i += 2)
 		drop(4096 + i);
 	ck_assert_int_eq(mapping_create(&m, 65536, 3, MAPPING_EXACT, &f), -ENOMEM);
@@ -595,12 +595,12 @@ START_TEST(tagging_takes_what_is_dirty_now)
 {
 	start(12, GRANULE_BLOCK);
 	for (pgoff_t i = 0; i < 5000; i++) {    /* more than one batch */
-		create_order(i, 0);
-		if (i % 512 == 0)
-			check();
+		unlock_put(create(i, 0));
 		dirty(i, 0, 1);
 	}
+	check();
 	mapping_tag_towrite(&m, 10, 4990);
+	check();
 	for (pgoff_t i = 0; i < 5000; i++)
 		ck_assert(xa_get_mark(&m.tree, i, XA_MARK_TOWRITE) == (i >= 10 && i <= 4990));
 	create_order(5000, 0);
