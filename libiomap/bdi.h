@@ -26,7 +26,10 @@ struct wb_peaks { _Atomic uint64_t dirty, pinned, dirty_folio; };
 /* Levels and totals over all backing devices of one cache. */
 struct wb_sums { _Atomic int64_t level[WB_LEVELS]; _Atomic uint64_t total[WB_TOTALS]; };
 
-/* Lives as long as the cache: inodes come and go, the measured bandwidth stays worth knowing. */
+/*
+ * wb: bdi_writeback. Plain files': from the first of them to the cache's end, as the measured bandwidth stays worth knowing. An
+ * engine's device: until no inode uses it.
+ */
 struct wb {
 	/* fixed */
 	struct list all;                        /* on the cache's list; its inode_lock */
@@ -76,7 +79,7 @@ struct wb {
 };
 
 int  wb_create(struct zone *zone, struct wb_peaks *peaks, struct wb_sums *sums, unsigned depth, struct wb **out);
-void wb_destroy(struct wb *wb);                 /* flusher stopped, nothing in flight */
+void wb_destroy(struct wb *wb);                 /* flusher stopped; waits for requests in flight */
 /* Adds @c to the counters. State lock of the folio held. */
 void wb_account(struct wb *wb, const struct charge *c);
 static inline uint64_t wb_level(const struct wb *wb, enum wb_level l)

@@ -8,7 +8,7 @@
  *
  * Invariants: i_size is raised after data, uptodate and dirty bits; a block becomes uptodate only when all its bytes exist;
  *             bytes of an uptodate block past i_size are zero, so growing the file needs no cleaning up in memory.
- * Locking:    rwsem, one folio lock; the throttle and space come before either or under rwsem only.
+ * Locking:    rwsem, one folio lock; the throttle is paid with no lock held, space is made under rwsem.
  * Kernel:     iomap_file_buffered_write(). Differs: writers inside the size run in parallel; at most two blocks a folio are
  *             read, each for itself, never those that will be covered whole.
  */
@@ -95,7 +95,7 @@ static uint64_t account(struct inode *inode, struct iomap_folio *f, unsigned fir
 	struct task *task = cache_task(inode->cache);
 	uint64_t charged = mapping_set_dirty(&inode->mapping, f, first, nr);
 
-	inode_mark_dirty(inode);
+	flusher_mark_dirty(inode);
 	if (task && charged)
 		throttle_dirtied(task, charged);
 	return charged;
@@ -372,7 +372,7 @@ int buffered_truncate(struct inode *inode, uint64_t size)
 			inode_set_size(inode, size);
 		else if (!ret)
 			ret = resize(inode, size);
-		inode_mark_dirty(inode);
+		flusher_mark_dirty(inode);
 	} else if (size < old) {
 		rwsem_lock(&m->invalidate_lock);
 		ret = resize(inode, size);

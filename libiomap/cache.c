@@ -1,7 +1,7 @@
 /*
- * cache.c - one page cache: made, tuned, synced, checked, ended
+ * cache.c - the life of one page cache
  *
- * Public entry points of <iomap/cache.h>. Threads of a cache: one reclaim thread, the helpers, and for each backing device a
+ * Public entry points of <iomap/cache.h> but for the checker (check.c) and params from text (params-parse.c). Threads of a cache: one reclaim thread, the helpers, and for each backing device a
  * flusher (and the completion threads of its device).
  *
  * Kernel: the superblock, and /proc/sys/vm.
@@ -17,6 +17,7 @@
 #include "ioend.h"
 #include "params.h"
 #include "reclaim.h"
+#include "sync.h"
 #include "throttle.h"
 #include "truncate.h"
 #include "writeback.h"
@@ -44,56 +45,6 @@ void cache_log(struct iomap_cache *cache, int level, const char *fmt, ...)
 	vsnprintf(line, sizeof(line), fmt, args);
 	va_end(args);
 	cache->log(cache->log_priv, level, line);
-}
-
-/* --- threads' own counts --------------------------------------------------------------------------------------------------------- */
-
-static void task_exit(void *owner, void *value)
-{
-	struct iomap_cache *cache = owner;
-	struct task *t = value;
-
-	mutex_lock(&cache->task_lock);
-	for (unsigned i = 0; i < TASK_STATS; i++)
-		cache->gone[i] += load_relaxed(&t->stat[i]);
-	if (!t->internal)
-		add_relaxed(&cache->leaked_units, t->throttle.nr_dirtied);
-	list_del(&t->all);
-	mutex_unlock(&cache->task_lock);
-	mem_free(&cache->zone.mem, t, sizeof(*t));
-}
-
-struct task *cache_task(struct iomap_cache *cache)
-{
-	struct task *t = tls_get(&cache->task_key);
-
-	if (likely(t != NULL))
-		return t;
-	t = mem_alloc_aligned(&cache->zone.mem, sizeof(*t), 64);
-	if (!t)
-		return NULL;
-	throttle_task_init(&t->throttle);
-	list_init(&t->all);
-	if (tls_set(&cache->task_key, t)) {
-		mem_free(&cache->zone.mem, t, sizeof(*t));
-		return NULL;
-	}
-	mutex_lock(&cache->task_lock);
-	list_add_tail(&cache->tasks, &t->all);
-	mutex_unlock(&cache->task_lock);
-	return t;
-}
-
-uint64_t cache_task_sum(struct iomap_cache *cache, enum task_stat s)
-{
-	uint64_t sum;
-
-	mutex_lock(&cache->task_lock);
-	sum = cache->gone[s];
-	list_for_each(it, &cache->tasks)
-		sum += load_relaxed(&list_entry(it, struct task, all)->stat[s]);
-	mutex_unlock(&cache->task_lock);
-	return sum;
 }
 
 /* --- backing devices ---------------------------------------------------------------------------------------------------------------- */
@@ -251,9 +202,7 @@ static void init_in_place(struct iomap_cache *cache, const struct iomap_cache_pa
 	for (unsigned i = 0; i < INODE_HASH; i++)
 		list_init(&cache->inodes[i]);
 	list_init(&cache->wbs);
-	mutex_init(&cache->task_lock, LOCK_LEAF);
-	list_init(&cache->tasks);
-	tls_init(&cache->task_key, task_exit, cache);
+	tasks_init(cache);
 	throttle_init(&cache->throttle);
 	mutex_init(&cache->helper_lock, LOCK_WB_LIST);
 	cond_init(&cache->helper_cond);
@@ -261,26 +210,14 @@ static void init_in_place(struct iomap_cache *cache, const struct iomap_cache_pa
 	reclaim_init(cache);
 }
 
-static void free_tasks(struct iomap_cache *cache)
-{
-	tls_fini(&cache->task_key);
-	while (!list_empty(&cache->tasks)) {
-		struct task *t = list_first(&cache->tasks, struct task, all);
-
-		list_del(&t->all);
-		mem_free(&cache->zone.mem, t, sizeof(*t));
-	}
-}
-
 static void fini_in_place(struct iomap_cache *cache)
 {
-	free_tasks(cache);
+	tasks_fini(cache);
 	reclaim_fini(cache);
 	wait_table_fini(&cache->zone.waits);
 	throttle_fini(&cache->throttle);
 	mutex_fini(&cache->helper_lock);
 	cond_fini(&cache->helper_cond);
-	mutex_fini(&cache->task_lock);
 	mutex_fini(&cache->inode_lock);
 	cond_fini(&cache->inode_cond);
 }
@@ -389,9 +326,9 @@ static int sync_all(struct iomap_cache *cache, bool report)
 		int one = 0;
 
 		if (!inode_is_durable(inode))
-			one = inode_fsync(inode, 0, UINT64_MAX);
+			one = sync_inode(inode, 0, UINT64_MAX);
 		if (!one)
-			one = inode_sync_name(inode);
+			one = sync_name(inode);
 		if (!one && report && cache->error_policy == IOMAP_ERROR_DROP)
 			one = sync_error(inode);
 		if (one && !ret)
@@ -453,7 +390,7 @@ int iomap_cache_destroy(struct iomap_cache *cache)
 
 		while ((inode = inode_next(cache, inode))) {
 			inode_wait_inflight(inode);
-			inode_check_clean(inode);
+			flusher_check_clean(inode);
 		}
 		plat_relax(1000);
 	}
@@ -499,7 +436,7 @@ void iomap_cache_abandon(struct iomap_cache *cache)
 	}
 	while ((inode = inode_next(cache, inode))) {
 		truncate_from(&inode->mapping, 0);
-		inode_forget_dirty(inode);
+		flusher_forget(inode);
 		mutex_lock(&cache->inode_lock);
 		inode->refs -= load_relaxed(&inode->handles);
 		store_relaxed(&inode->handles, 0);
@@ -614,235 +551,4 @@ int iomap_cache_set(struct iomap_cache *cache, enum iomap_tunable which, uint64_
 		mutex_unlock(&cache->inode_lock);
 	}
 	return ret;
-}
-
-/* --- the checker ----------------------------------------------------------------------------------------------------------------------- */
-
-struct totals { int64_t level[WB_LEVELS]; uint64_t total[WB_TOTALS]; };
-
-static void read_totals(struct iomap_cache *cache, struct totals *t)
-{
-	for (unsigned i = 0; i < WB_LEVELS; i++)
-		t->level[i] = load_acquire(&cache->sums.level[i]);
-	for (unsigned i = 0; i < WB_TOTALS; i++)
-		t->total[i] = load_acquire(&cache->sums.total[i]);
-}
-
-static int broken(char *why, size_t len, const char *what, int64_t counted, int64_t claimed)
-{
-	snprintf(why, len, "%s: counted %lld, claimed %lld", what, (long long)counted, (long long)claimed);
-	return -EUCLEAN;
-}
-
-/* Laws D1 … D9 over totals that stood still. */
-static int check_laws(struct iomap_cache *cache, const struct totals *t, const struct mapping_sums *s, char *why, size_t len)
-{
-	const int64_t *l = t->level;
-	const uint64_t *n = t->total;
-	int64_t per_wb[WB_LEVELS] = { 0 };
-	struct { const char *what; int64_t counted, claimed; } laws[] = {
-		{ "D1 dirty bytes of all bitmaps", s->dirty, l[WB_DIRTY] },
-		{ "D1 writeback bytes of all bitmaps", s->writeback, l[WB_WRITEBACK] },
-		{ "D1 pinned bytes of all folios", s->pinned, l[WB_PINNED] },
-		{ "failed bytes of all bitmaps", s->failed, l[WB_FAILED] },
-		{ "D2 dirtied + redirtied = dirty + submitted + cancelled",
-		  (int64_t)(n[WB_DIRTIED] + n[WB_REDIRTIED]), l[WB_DIRTY] + (int64_t)(n[WB_SUBMITTED] + n[WB_CANCELLED]) },
-		{ "D3 submitted = writeback + written + failed",
-		  (int64_t)n[WB_SUBMITTED], l[WB_WRITEBACK] + (int64_t)(n[WB_WRITTEN] + n[WB_WRITE_FAILED]) },
-		{ "D5 acquired = pinned + released + dropped",
-		  (int64_t)n[WB_PIN_ACQUIRED], l[WB_PINNED] + (int64_t)(n[WB_PIN_RELEASED] + n[WB_PIN_DROPPED]) },
-		{ "D9 bytes dirtied by all threads", (int64_t)cache_task_sum(cache, TASK_WRITE_BYTES), (int64_t)n[WB_DIRTIED] },
-	};
-
-	mutex_lock(&cache->inode_lock);
-	list_for_each(it, &cache->wbs)
-		for (unsigned i = 0; i < WB_LEVELS; i++)
-			per_wb[i] += load_relaxed(&list_entry(it, struct wb, all)->level[i]);
-	mutex_unlock(&cache->inode_lock);
-	for (unsigned i = 0; i < WB_LEVELS; i++)
-		if (per_wb[i] != l[i])
-			return broken(why, len, "D1 levels of all backing devices", per_wb[i], l[i]);
-	for (unsigned i = 0; i < ARRAY_SIZE(laws); i++)
-		if (laws[i].counted != laws[i].claimed)
-			return broken(why, len, laws[i].what, laws[i].counted, laws[i].claimed);
-	return 0;
-}
-
-int iomap_cache_check(struct iomap_cache *cache, char *why, size_t why_len)
-{
-	struct mapping_sums sums = { 0 };
-	struct totals before, after;
-	struct inode *inode = NULL;
-	char unused[256];
-	int ret;
-
-	if (!cache)
-		return -EINVAL;
-	if (!cache_is_usable(cache))
-		return -EBADF;
-	if (!why || !why_len) {
-		why = unused;
-		why_len = sizeof(unused);
-	}
-	why[0] = '\0';
-	read_totals(cache, &before);
-	ret = arena_check(&cache->zone.arena, why, why_len);
-	if (!ret)
-		ret = reclaim_check(cache, why, why_len);
-	while (!ret && (inode = inode_next(cache, inode))) {
-		ret = mapping_check(&inode->mapping, &sums, why, why_len);
-		if (!ret)
-			ret = rangeset_check(&inode->allocated, why, why_len);
-		if (!ret)
-			ret = rangeset_check(&inode->unflushed, why, why_len);
-		if (!ret)
-			ret = rangeset_check(&inode->lost, why, why_len);
-		if (ret)
-			inode_put(inode);
-	}
-	if (ret)
-		return ret;
-	read_totals(cache, &after);
-	if (memcmp(&before, &after, sizeof(before))) {
-		snprintf(why, why_len, "sums skipped: the cache was at work meanwhile");
-		return 0;
-	}
-	/* A writer counts its own bytes a moment after the bits: only what stays broken is broken. */
-	for (unsigned looks = 0; (ret = check_laws(cache, &after, &sums, why, why_len)) && looks < 20; looks++) {
-		plat_sleep_ns(NS_PER_MS);
-		read_totals(cache, &before);
-		if (memcmp(&before, &after, sizeof(before))) {
-			snprintf(why, why_len, "sums skipped: the cache was at work meanwhile");
-			return 0;
-		}
-	}
-	return ret;
-}
-
-/* --- params from text --------------------------------------------------------------------------------------------------------------------- */
-
-static int parse_bytes(const char *text, uint64_t max, uint64_t *out)
-{
-	static const char suffix[] = "kmgt";
-	char *end;
-	uint64_t v;
-	const char *s;
-
-	if (*text < '0' || *text > '9')
-		return -EINVAL;
-	errno = 0;
-	v = strtoull(text, &end, 10);
-	if (errno)
-		return -EINVAL;
-	if (*end) {
-		unsigned shift;
-
-		s = strchr(suffix, *end | 0x20);
-		if (!s || (end[1] && strcmp(end + 1, "ib") && strcmp(end + 1, "iB")))
-			return -EINVAL;
-		shift = 10 * (unsigned)(s - suffix + 1);
-		if (v > UINT64_MAX >> shift)
-			return -EINVAL;
-		v <<= shift;
-	}
-	if (v > max)
-		return -EINVAL;
-	*out = v;
-	return 0;
-}
-
-static int parse_word(const char *text, const char *const *words, unsigned nr, unsigned *out)
-{
-	for (unsigned i = 0; i < nr; i++)
-		if (!strcmp(text, words[i])) {
-			*out = i;
-			return 0;
-		}
-	return -EINVAL;
-}
-
-static int parse_one(struct iomap_cache_params *p, const char *key, const char *value)
-{
-	static const char *const accounting[] = { "block", "page", "folio" };
-	static const char *const write_policy[] = { "keep", "split", "evict" };
-	static const char *const error_policy[] = { "keep_dirty", "drop" };
-	static const char *const dontcache[] = { "kick", "naive", "ratelimit" };
-	struct { const char *key; uint64_t *u64; unsigned *u; } numbers[] = {
-		{ "memory", &p->memory_bytes, NULL }, { "max_folio", &p->max_folio_bytes, NULL },
-		{ "dirty", &p->dirty_bytes, NULL }, { "dirty_background", &p->dirty_background_bytes, NULL },
-		{ "inflight", &p->inflight_bytes, NULL }, { "pinned", &p->pinned_bytes, NULL },
-		{ "pinned_background", &p->pinned_background_bytes, NULL },
-		{ "dirty_expire_ms", NULL, &p->dirty_expire_ms }, { "dirty_writeback_ms", NULL, &p->dirty_writeback_ms },
-		{ "writeback_threads", NULL, &p->writeback_threads }, { "queue_depth", NULL, &p->queue_depth },
-		{ "readahead", NULL, &p->readahead_bytes },
-	};
-	char name[40];
-	size_t len = strlen(key);
-	unsigned word;
-	uint64_t v;
-	int ret;
-
-	if (len >= sizeof(name))
-		return -EINVAL;
-	memcpy(name, key, len + 1);
-	if (len > 6 && !strcmp(name + len - 6, "_bytes"))
-		name[len - 6] = '\0';
-	for (unsigned i = 0; i < ARRAY_SIZE(numbers); i++) {
-		if (strcmp(name, numbers[i].key))
-			continue;
-		if (numbers[i].u && (!strcmp(value, "never") || !strcmp(value, "off")))
-			v = UINT_MAX;
-		else if ((ret = parse_bytes(value, numbers[i].u ? UINT_MAX : UINT64_MAX, &v)))
-			return ret;
-		if (numbers[i].u)
-			*numbers[i].u = (unsigned)v;
-		else
-			*numbers[i].u64 = v;
-		return 0;
-	}
-	if (!strcmp(name, "accounting") && !(ret = parse_word(value, accounting, 3, &word)))
-		p->accounting = (enum iomap_accounting)word;
-	else if (!strcmp(name, "write_policy") && !(ret = parse_word(value, write_policy, 3, &word)))
-		p->write_policy = (enum iomap_write_policy)word;
-	else if (!strcmp(name, "error_policy") && !(ret = parse_word(value, error_policy, 2, &word)))
-		p->error_policy = (enum iomap_error_policy)word;
-	else if (!strcmp(name, "dontcache") && !(ret = parse_word(value, dontcache, 3, &word)))
-		p->dontcache = (enum iomap_dontcache)word;
-	else if (!strcmp(name, "strict_limit") && (!strcmp(value, "0") || !strcmp(value, "1")))
-		p->strict_limit = *value == '1';
-	else
-		return -EINVAL;
-	return 0;
-}
-
-int iomap_cache_params_parse(struct iomap_cache_params *params, const char *text)
-{
-	struct iomap_cache_params p;
-	char pair[128];
-
-	if (!params || !text)
-		return -EINVAL;
-	p = *params;
-	while (*text) {
-		size_t len = strcspn(text, ",");
-		char *equals;
-		int ret;
-
-		if (!len || len >= sizeof(pair))
-			return -EINVAL;
-		memcpy(pair, text, len);
-		pair[len] = '\0';
-		equals = strchr(pair, '=');
-		if (!equals)
-			return -EINVAL;
-		*equals = '\0';
-		ret = parse_one(&p, pair, equals + 1);
-		if (ret)
-			return ret;
-		text += len;
-		if (*text == ',' && !*++text)
-			return -EINVAL;
-	}
-	*params = p;
-	return 0;
 }

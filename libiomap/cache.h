@@ -17,7 +17,7 @@
 #define INODE_HASH 1024
 
 /* Counts of events, one set a thread so that a hit writes no shared memory; summed when asked. */
-enum task_stat { TASK_HITS, TASK_MISSES, TASK_READAHEAD_BYTES, TASK_WRITE_BYTES, TASK_THROTTLED_NS, TASK_PAUSES, TASK_STATS };
+enum task_stat { TASK_HITS, TASK_MISSES, TASK_DIRTIED_BYTES, TASK_THROTTLED_NS, TASK_PAUSES, TASK_STATS };
 
 /* One thread in one cache: from its first call to its exit. Written by its thread alone; statistics are read by others. */
 struct task {
@@ -98,6 +98,9 @@ int  cache_wb_for(struct iomap_cache *cache, dev_t dev, struct iomap_device *dev
 void cache_reap_wbs(struct iomap_cache *cache);
 /* A handle is gone; the last one of an abandoned cache takes the rest with it. */
 void cache_handle_closed(struct iomap_cache *cache);
+/* task.c */
+void tasks_init(struct iomap_cache *cache);
+void tasks_fini(struct iomap_cache *cache);
 /* This thread in this cache; NULL: no memory for it. */
 struct task *cache_task(struct iomap_cache *cache);
 static inline void task_count(struct task *t, enum task_stat s, uint64_t n)

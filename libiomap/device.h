@@ -20,7 +20,7 @@ struct device_file_ops {
 	int (*fd)(struct iomap_device *dev);                            /* the direct descriptor */
 	int (*fstat)(struct iomap_device *dev, struct stat *st);
 	int (*make_writable)(struct iomap_device *dev, const char *path);       /* adds a read-write descriptor to a read-only one */
-	int (*claim)(struct iomap_device *dev);                         /* the OFD lock of DESIGN.md, -EBUSY if another has it */
+	int (*claim)(struct iomap_device *dev);                         /* an OFD lock on one byte far out, -EBUSY if another has it */
 	int (*fsync)(struct iomap_device *dev);                         /* metadata too, fsync(2) */
 };
 

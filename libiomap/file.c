@@ -15,6 +15,7 @@
 #include "buffered-write.h"
 #include "file.h"
 #include "flusher.h"
+#include "sync.h"
 #include "truncate.h"
 #include "writeback.h"
 
@@ -128,9 +129,9 @@ ssize_t iomap_pwritev2(struct iomap_file *file, const struct iovec *iov, int iov
 		return wrote;
 	if (file->dsync || file->sync || (flags & (IOMAP_RWF_DSYNC | IOMAP_RWF_SYNC))) {
 		start = end - (uint64_t)wrote;
-		ret = inode_fsync(inode, start, end);
+		ret = sync_inode(inode, start, end);
 		if (!ret && (file->sync || (flags & IOMAP_RWF_SYNC)))
-			ret = inode_sync_name(inode);
+			ret = sync_name(inode);
 		if (ret)
 			return ret;
 		ret = file_write_error(file);
@@ -181,9 +182,9 @@ static int sync_file(struct iomap_file *file, bool metadata)
 
 	if (ret)
 		return ret;
-	ret = inode_fsync(file->inode, 0, UINT64_MAX);
+	ret = sync_inode(file->inode, 0, UINT64_MAX);
 	if (metadata && !ret)
-		ret = inode_sync_name(file->inode);
+		ret = sync_name(file->inode);
 	if (file->inode->cache->error_policy == IOMAP_ERROR_DROP) {
 		seen = file_write_error(file);
 		ret = ret ? ret : seen;
@@ -274,9 +275,9 @@ int iomap_resolve(struct iomap_file *file, off_t pos, off_t len, enum iomap_reso
 	if (!file->writable)
 		return -EBADF;
 	if (how == IOMAP_RESOLVE_RETRY)
-		return writeback_retry(file->inode, (uint64_t)pos, end);
+		return sync_retry(file->inode, (uint64_t)pos, end);
 	rwsem_lock(&file->inode->rwsem);
-	writeback_discard(file->inode, (uint64_t)pos, end);
+	sync_discard(file->inode, (uint64_t)pos, end);
 	rwsem_unlock(&file->inode->rwsem);
 	return 0;
 }
@@ -304,9 +305,7 @@ static void dont_need(struct iomap_file *file, uint64_t pos, uint64_t end)
 		flusher_request(inode->wb, wb_level(inode->wb, WB_DIRTY));
 	/* Partial pages are kept, but for the file's last. */
 	last = end >= size ? UINT64_MAX >> PAGE_SHIFT : end / PAGE_BYTES - 1;
-	if (end >= PAGE_BYTES && first <= last)
-		invalidate_clean(&inode->mapping, first, last);
-	else if (end >= size && first <= last)
+	if ((end >= PAGE_BYTES || end >= size) && first <= last)
 		invalidate_clean(&inode->mapping, first, last);
 }
 

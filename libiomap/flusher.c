@@ -20,6 +20,7 @@
 #include "flusher.h"
 #include "ioend.h"
 #include "space.h"
+#include "sync.h"
 #include "throttle.h"
 #include "writeback.h"
 
@@ -28,7 +29,7 @@
 
 /* --- lists ------------------------------------------------------------------------------------------------------------------------- */
 
-void inode_mark_dirty(struct inode *inode)
+void flusher_mark_dirty(struct inode *inode)
 {
 	struct iomap_cache *cache = inode->cache;
 	struct wb *wb = inode->wb;
@@ -66,7 +67,7 @@ static bool try_clean(struct inode *inode)
 	if (!(load_relaxed(&inode->flags) & I_DIRTY) || (load_relaxed(&inode->flags) & I_SYNC) || !is_settled(inode))
 		return false;
 	and_relaxed(&inode->flags, ~(unsigned)I_DIRTY);
-	fence_full();           /* pairs with the fence in inode_mark_dirty() */
+	fence_full();           /* pairs with the fence in flusher_mark_dirty() */
 	if (!is_settled(inode)) {
 		or_relaxed(&inode->flags, I_DIRTY);
 		return false;
@@ -76,7 +77,7 @@ static bool try_clean(struct inode *inode)
 	return true;
 }
 
-void inode_check_clean(struct inode *inode)
+void flusher_check_clean(struct inode *inode)
 {
 	bool put;
 
@@ -87,9 +88,9 @@ void inode_check_clean(struct inode *inode)
 		inode_put(inode);
 }
 
-void inode_linger(struct inode *inode)
+void flusher_linger(struct inode *inode)
 {
-	inode_mark_dirty(inode);
+	flusher_mark_dirty(inode);
 	mutex_lock(&inode->wb->list_lock);
 	inode->dirtied_when_ns = 0;     /* older than any expire time */
 	if ((load_relaxed(&inode->flags) & I_DIRTY) && !(load_relaxed(&inode->flags) & I_SYNC))
@@ -97,7 +98,7 @@ void inode_linger(struct inode *inode)
 	mutex_unlock(&inode->wb->list_lock);
 }
 
-void inode_forget_dirty(struct inode *inode)
+void flusher_forget(struct inode *inode)
 {
 	struct wb *wb = inode->wb;
 	bool put;
@@ -177,7 +178,7 @@ static void finish_closed(struct inode *inode)
 		inode_set_device_size(inode, inode_size(inode));
 	space_trim(inode);
 	if (!inode_is_durable(inode))
-		inode_flush(inode);     /* an error stays with the inode, and keeps it here */
+		sync_flush(inode);     /* an error stays with the inode, and keeps it here */
 }
 
 /* Writes one chunk of an inode taken by take(): the bytes submitted. Puts it where it belongs. */

@@ -11,14 +11,14 @@ void flusher_stop(struct wb *wb);               /* ends the thread; dirty inodes
 int  flusher_start_helpers(struct iomap_cache *cache);
 void flusher_stop_helpers(struct iomap_cache *cache);
 
-/* The inode has dirty blocks (marked before this call) or a size to set. Any context from rank 40 down on. */
-void inode_mark_dirty(struct inode *inode);
+/* The inode has dirty blocks (marked before this call) or a size to set. No lock of rank 40 or above held. */
+void flusher_mark_dirty(struct inode *inode);
 /* Takes the inode off its device's lists if nothing is left to do for it, and drops the lists' reference. Sleeps. */
-void inode_check_clean(struct inode *inode);
+void flusher_check_clean(struct inode *inode);
 /* Nobody has it open any more, and it is not durable: the flusher sees to it at its next periodic round, then it goes. */
-void inode_linger(struct inode *inode);
+void flusher_linger(struct inode *inode);
 /* Its dirty data has been given up: off the lists. */
-void inode_forget_dirty(struct inode *inode);
+void flusher_forget(struct inode *inode);
 
 void flusher_wake(struct wb *wb);               /* look at the limits now */
 void flusher_wake_all(struct iomap_cache *cache);

@@ -27,7 +27,7 @@ int folio_alloc(struct zone *z, unsigned order, struct iomap_folio **out)
 	store_relaxed(&f->ifs, NULL);
 	for (unsigned i = 0; i < IFS_MAPS; i++)
 		store_relaxed(&f->small[i], 0);
-	store_relaxed(&f->pending, 0);
+	store_relaxed(&f->stable, 0);
 	f->tries = 0;
 	f->error = 0;
 	f->next = f->prev = FRAME_NONE;

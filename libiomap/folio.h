@@ -5,7 +5,7 @@
  *
  * State          what is true                                                   who moves it on, under which lock
  * free           in the arena's lists                                           arena_alloc()
- * new            mapping NULL, refs 1, locked by its maker                      mapping_add()
+ * new            mapping NULL, refs 1, locked by its maker                      mapping_create()
  * cached         every slot it covers holds it; refs >= 1                       mapping_remove(): folio lock, identity odd, tree lock
  * removed        mapping NULL, slots empty, some references may be left         last folio_put() frees
  * dirty          FOLIO_DIRTY: some block dirty; marked in the tree              writer or claim: folio lock, tree lock, state lock
@@ -24,7 +24,7 @@ enum {
 	FOLIO_LOCKED     = 1U << 0,     /* somebody owns it; set and cleared by folio_lock() and its kin, or a read's completion */
 	FOLIO_WAITERS    = 1U << 1,     /* somebody sleeps until a flag or block bit changes; wait.h */
 	FOLIO_STATE_LOCK = 1U << 2,     /* the short lock of its block bits */
-	FOLIO_UPTODATE   = 1U << 3,     /* all its blocks are; never cleared while cached; state lock */
+	FOLIO_UPTODATE   = 1U << 3,     /* all its blocks are; cleared only by mapping_forget_clean(); state lock */
 	FOLIO_DIRTY      = 1U << 4,     /* some block is dirty; state lock */
 	FOLIO_WRITEBACK  = 1U << 5,     /* some block is in flight; state lock */
 	FOLIO_FAILED     = 1U << 6,     /* some dirty block's last write failed; state lock */
@@ -102,10 +102,8 @@ void folio_content_end(struct iomap_folio *f, uint64_t off, uint64_t len);
 /* The copy whose result is only believed after the counts were checked; the one place where a race on data is meant. */
 void seq_copy(void *dst, const void *src, size_t len);
 
-/* reads in the low half, writes that read this memory in place ("stable" pieces) in the high half */
-#define PENDING_READ    UINT32_C(1)
-#define PENDING_STABLE  UINT32_C(0x10000)
-static inline bool folio_has_stable_io(const struct iomap_folio *f) { return load_acquire(&f->pending) >= PENDING_STABLE; }
+/* Does a write request read this memory in place (or will, once a claim is cut up)? */
+static inline bool folio_has_stable_io(const struct iomap_folio *f) { return load_acquire(&f->stable); }
 
 /* "folio 0x… index 12 order 4 refs 1 locked dirty …" for messages */
 void folio_describe(const struct iomap_folio *f, char *buf, size_t len);

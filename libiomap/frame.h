@@ -34,7 +34,7 @@ struct iomap_folio {
 	_Atomic uint32_t refs;
 	_Atomic uint32_t identity;              /* odd while being removed or split; never reset */
 	_Atomic uint32_t content;               /* odd while a writer copies into this 64 KiB; never reset */
-	_Atomic uint32_t pending;               /* pieces of reads in flight + 1 for the submitter */
+	_Atomic uint32_t stable;                /* pieces of write requests that read it in place, + 1 while a claim is cut up */
 	/* the reclaim queue's lock while queued; the arena's lock while free */
 	uint32_t next, prev;                    /* frame numbers */
 	/* fixed while allocated, but for a split under the folio lock */

@@ -171,19 +171,6 @@ void inode_fail(struct inode *inode)
 	release(inode);
 }
 
-void inode_get_locked(struct inode *inode)
-{
-	lockdep_assert_held(&inode->cache->inode_lock);
-	inode->refs++;
-}
-
-void inode_get(struct inode *inode)
-{
-	mutex_lock(&inode->cache->inode_lock);
-	inode->refs++;
-	mutex_unlock(&inode->cache->inode_lock);
-}
-
 void inode_put(struct inode *inode)
 {
 	struct iomap_cache *cache = inode->cache;

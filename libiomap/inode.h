@@ -6,7 +6,7 @@
  * (none)       in use, or lingering until clean                        last close, flusher
  * I_FREEING    its last user is taking it apart                        inode_put(); openers wait until it is gone
  *
- * I_DIRTY      on a list of its backing device, which holds a reference   inode_mark_dirty(), flusher
+ * I_DIRTY      on a list of its backing device, which holds a reference   flusher_mark_dirty(), flusher
  * I_SYNC       a flusher or helper is writing it                       flusher
  */
 #ifndef IOMAP_INODE_H
@@ -81,8 +81,6 @@ struct inode *inode_find(struct iomap_cache *cache, const struct inode_key *key)
 void inode_ready(struct inode *inode);
 void inode_fail(struct inode *inode);
 
-void inode_get(struct inode *inode);
-void inode_get_locked(struct inode *inode);     /* inode_lock held */
 /* The last reference takes the inode apart: folios dropped, device closed. Sleeps. */
 void inode_put(struct inode *inode);
 /* Next inode of the cache after @prev (whose reference is dropped; NULL: the first), referenced; skips those coming and going. */

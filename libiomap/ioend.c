@@ -9,7 +9,7 @@
  * failed: dirty again, or given up); the folio references go; the inode's count of blocks in flight drops, after which
  * the inode may be gone; last, the slot is free and the device's waiters are told.
  *
- * Locking: none of its own; completions take tree, state, range and depth locks, allocate nothing, wait for nothing.
+ * Locking: none of its own; completions take list, tree, state, depth and leaf locks, allocate nothing, wait for nothing.
  * Kernel:  fs/iomap/ioend.c.
  */
 #include <errno.h>
@@ -71,7 +71,7 @@ void ioend_add(struct ioend *io, struct iomap_folio *f, unsigned first, unsigned
 	struct mapping *m = &io->inode->mapping;
 
 	folio_get(f);
-	add_relaxed(&f->pending, PENDING_STABLE);
+	add_relaxed(&f->stable, 1);
 	io->piece[io->nr].folio = f;
 	io->piece[io->nr].first = (uint16_t)first;
 	io->piece[io->nr].nr = (uint16_t)nr;
@@ -81,7 +81,7 @@ void ioend_add(struct ioend *io, struct iomap_folio *f, unsigned first, unsigned
 
 static void end_stable(struct zone *z, struct iomap_folio *f)
 {
-	sub_acq_rel(&f->pending, PENDING_STABLE);       /* the copy is done before a writer may change the bytes */
+	sub_acq_rel(&f->stable, 1);       /* the copy is done before a writer may change the bytes */
 	folio_wake(z, f);
 }
 
@@ -105,7 +105,7 @@ static void finish(struct ioend *io, int error)
 		struct iomap_folio *f = io->piece[i].folio;
 
 		if (!io->copy)
-			sub_acq_rel(&f->pending, PENDING_STABLE);       /* mapping_complete() wakes */
+			sub_acq_rel(&f->stable, 1);       /* mapping_complete() wakes */
 		mapping_complete(m, f, io->piece[i].first, io->piece[i].nr, error, keep);
 		folio_put(z, f);
 		blocks += io->piece[i].nr;

@@ -2,7 +2,7 @@
  * ioend.h - one write request of the cache: which blocks of which folios it carries
  *
  * State       what is true                                                        who moves it on
- * free        on its backing device's list of free ones                           ioend_get()
+ * free        on its backing device's list of free ones                           ioend_tryget(), ioend_start()
  * open        belongs to one pass, which may still append to it                   ioend_add(), ioend_close()
  * submitted   the device's; blocks in flight, folios referenced                    ioend_close() … device
  * done        completion ends writeback block by block, then frees it             the device's completion

@@ -376,7 +376,7 @@ int mapping_halve(struct mapping *m, struct iomap_folio *f, struct iomap_folio *
 	store_relaxed(&right->index, folio_index(f) + (UINT64_C(1) << order) / 2);
 	store_relaxed(&right->order, (uint8_t)(order - 1));
 	store_relaxed(&right->ifs, right_ifs);
-	store_relaxed(&right->pending, 0);
+	store_relaxed(&right->stable, 0);
 	right->tries = f->tries;
 	right->error = f->error;
 	right->next = right->prev = FRAME_NONE;

@@ -64,7 +64,7 @@ bool mapping_has(struct mapping *m, pgoff_t index);
 
 enum {
 	MAPPING_MAY_WAIT = 1U << 0,     /* for memory: reclaim directly, wait for writeback */
-	MAPPING_EXACT = 1U << 1,        /* this order or -ENOMEM, no smaller one */
+	MAPPING_EXACT = 1U << 1,        /* no smaller order for want of room or memory: -EEXIST, -ENOMEM */
 	MAPPING_WRITE = 1U << 2,        /* made by a write: its return is no refault */
 };
 /*
@@ -80,7 +80,7 @@ void mapping_remove(struct mapping *m, struct iomap_folio *f);
  */
 int  mapping_halve(struct mapping *m, struct iomap_folio *f, struct iomap_folio **right);
 
-/* Folio locked (uptodate: or owned by a read). */
+/* Folio locked; mapping_set_uptodate(): or owned by a read. */
 void mapping_set_uptodate(struct mapping *m, struct iomap_folio *f, unsigned first, unsigned nr);
 /* Returns the bytes charged as newly dirtied. */
 uint64_t mapping_set_dirty(struct mapping *m, struct iomap_folio *f, unsigned first, unsigned nr);

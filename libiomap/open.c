@@ -17,6 +17,7 @@
 #include "params.h"
 #include "reclaim.h"
 #include "space.h"
+#include "sync.h"
 #include "truncate.h"
 #include "writeback.h"
 
@@ -250,8 +251,8 @@ static void drop_handle(struct inode *inode)
 	last = sub_relaxed(&inode->handles, 1) == 1;
 	mutex_unlock(&inode->cache->inode_lock);
 	if (last && !inode_is_durable(inode))
-		inode_linger(inode);
-	inode_check_clean(inode);
+		flusher_linger(inode);
+	flusher_check_clean(inode);
 	inode_put(inode);
 }
 
@@ -338,7 +339,7 @@ static void cancel_if_unlinked(struct inode *inode)
 	rwsem_lock(&inode->mapping.invalidate_lock);
 	truncate_from(&inode->mapping, 0);
 	inode_set_size(inode, device_size(inode->device));
-	inode_forget_unflushed(inode);
+	sync_forget(inode);
 	rwsem_unlock(&inode->mapping.invalidate_lock);
 	rwsem_unlock(&inode->rwsem);
 }

@@ -47,13 +47,14 @@ static struct ra_env env_of(struct inode *inode)
 	};
 }
 
-/* Carries a plan out. The page @wanted (or none: UINT64_MAX) may wait for memory. */
-static void populate(struct inode *inode, struct ra_plan *plan, const struct ra_env *env, pgoff_t wanted, struct io_wait *wait)
+/* Carries a plan out, of which the reader asked for @asked pages. The page @wanted (or none: UINT64_MAX) may wait for memory. */
+static void populate(struct inode *inode, struct ra_plan *plan, const struct ra_env *env, pgoff_t wanted, uint64_t asked,
+		     struct io_wait *wait)
 {
 	struct mapping *m = &inode->mapping;
 	struct ra_folio next;
 	struct fill fl;
-	uint64_t asked;
+	uint64_t ahead;
 
 	fill_init(&fl, m, inode->device, wait);
 	while (ra_plan_next(plan, env, &next)) {
@@ -78,9 +79,9 @@ static void populate(struct inode *inode, struct ra_plan *plan, const struct ra_
 			break;
 	}
 	fill_submit(&fl);
-	asked = fl.bytes;
-	add_relaxed(&inode->readahead_bytes, asked);
-	add_relaxed(&inode->cache->readahead_bytes_read, asked);
+	ahead = fl.bytes - min_u64(fl.bytes, asked * PAGE_BYTES);
+	add_relaxed(&inode->readahead_bytes, ahead);
+	add_relaxed(&inode->cache->readahead_bytes_read, ahead);
 }
 
 int readahead_miss(struct inode *inode, struct file_ra *fra, pgoff_t index, uint64_t req_pages)
@@ -97,11 +98,11 @@ int readahead_miss(struct inode *inode, struct file_ra *fra, pgoff_t index, uint
 	mutex_unlock(&fra->lock);
 	exact = plan.end <= round_up(index + req_pages, UINT64_C(1) << env.min_order);
 	if (!exact) {
-		populate(inode, &plan, &env, index, NULL);
+		populate(inode, &plan, &env, index, req_pages, NULL);
 		return 0;
 	}
 	io_wait_init(&wait);
-	populate(inode, &plan, &env, index, &wait);
+	populate(inode, &plan, &env, index, req_pages, &wait);
 	ret = io_wait_for_all(&wait);
 	io_wait_fini(&wait);
 	return ret;
@@ -121,7 +122,7 @@ void readahead_hit_mark(struct inode *inode, struct file_ra *fra, struct iomap_f
 	go = ra_async(&fra->ra, folio_index(f), folio_pages(f), req_pages, &env, &plan);
 	mutex_unlock(&fra->lock);
 	if (go)
-		populate(inode, &plan, &env, UINT64_MAX, NULL);
+		populate(inode, &plan, &env, UINT64_MAX, 0, NULL);
 }
 
 void readahead_force(struct inode *inode, struct file_ra *fra, pgoff_t index, uint64_t nr_pages)
@@ -141,5 +142,5 @@ void readahead_force(struct inode *inode, struct file_ra *fra, pgoff_t index, ui
 		.index = index, .end = min_u64(index + nr_pages, round_up(env.file_pages, UINT64_C(1) << env.min_order)),
 		.mark = UINT64_MAX, .order = env.min_order, .plain = true,
 	};
-	populate(inode, &plan, &env, UINT64_MAX, NULL);
+	populate(inode, &plan, &env, UINT64_MAX, 0, NULL);
 }

@@ -15,7 +15,7 @@ uint32_t readahead_pages(struct iomap_cache *cache);
 void readahead_init(struct file_ra *fra, uint32_t pages);
 void readahead_fini(struct file_ra *fra);
 /*
- * Page @index is not cached; the reader, who ended at @prev_pos before, wants @req_pages. Starts reading; where no more than
+ * Page @index is not cached; the reader wants @req_pages from there. Starts reading; where no more than
  * what was asked for is read, waits for it and returns its error. invalidate_lock held shared.
  */
 int  readahead_miss(struct inode *inode, struct file_ra *fra, pgoff_t index, uint64_t req_pages);

@@ -50,7 +50,7 @@ void throttle_dirtied(struct task *task, uint64_t bytes)
 
 	task->throttle.nr_dirtied += all / THROTTLE_UNIT_BYTES;
 	task->odd_bytes = all % THROTTLE_UNIT_BYTES;
-	task_count(task, TASK_WRITE_BYTES, bytes);
+	task_count(task, TASK_DIRTIED_BYTES, bytes);
 }
 
 static struct dirty_limits limits_of(struct iomap_cache *cache)

@@ -12,7 +12,7 @@ void throttle_fini(struct throttle_domain *d);
 void throttle_dirtied(struct task *task, uint64_t bytes);
 /*
  * Before a writer's next step: sleeps if it owes enough. No lock held but append_lock. 0; -EAGAIN (@nowait, would sleep); or the
- * error of a device that has failed for good (DESIGN.md, "Errors are the truth").
+ * error of a device that has failed for good (docs/design.md).
  */
 int  throttle_balance(struct iomap_cache *cache, struct wb *wb, struct task *task, bool nowait);
 /* How much a writer may dirty between two looks at the limits: @most (a power of two), less where the limits are small. */

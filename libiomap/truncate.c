@@ -2,7 +2,7 @@
  * truncate.c - cutting a range out of the cache
  *
  * Three ways: truncate_from() cuts the end off, whatever is dirty there; invalidate_clean() takes only what costs nothing to take;
- * discard_dirty() gives up blocks that cannot be written.
+ * discard_failed() gives up blocks that cannot be written.
  *
  * A folio that straddles the cut is halved until the cut lies on a folio's edge or inside a folio of minimal order, so that
  * what remains dirty pins and (in FOLIO mode) charges no more than its own memory. Where it cannot be split (no memory for
@@ -129,7 +129,7 @@ uint64_t invalidate_clean(struct mapping *m, pgoff_t first, pgoff_t last)
 	return left;
 }
 
-void discard_dirty(struct mapping *m, uint64_t start, uint64_t end, bool failed_only)
+void discard_failed(struct mapping *m, uint64_t start, uint64_t end)
 {
 	pgoff_t at = start >> PAGE_SHIFT, last = (end - 1) >> PAGE_SHIFT;
 	struct iomap_folio *f;
@@ -146,7 +146,7 @@ void discard_dirty(struct mapping *m, uint64_t start, uint64_t end, bool failed_
 			if (end - pos < folio_bytes(f))
 				e = (unsigned)((end - pos) / bs);
 			for (; b < e; b++)
-				if (ifs_block_set(f, &m->geom, failed_only ? IFS_FAILED : IFS_DIRTY, b))
+				if (ifs_block_set(f, &m->geom, IFS_FAILED, b))
 					mapping_cancel(m, f, b, 1);
 			at = folio_index(f) + folio_pages(f);
 			/* What is cached differs from what is stored: it goes, where nothing else in the folio is dirty. */

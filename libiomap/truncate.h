@@ -14,8 +14,8 @@
 void truncate_from(struct mapping *m, uint64_t pos);
 /* Drops clean, unlocked, unused folios wholly inside pages [first, last]; returns how many pages are left. Never waits for I/O. */
 uint64_t invalidate_clean(struct mapping *m, pgoff_t first, pgoff_t last);
-/* Cancels dirty blocks that lie wholly inside [start, end) and forgets their contents, which are read from the device again. */
-void discard_dirty(struct mapping *m, uint64_t start, uint64_t end, bool failed_only);
+/* Gives up failed blocks that lie wholly inside [start, end): their contents are read from the device again. */
+void discard_failed(struct mapping *m, uint64_t start, uint64_t end);
 
 /* Clean blocks in [start, end) are not believed any more: whole clean folios go, of others their clean blocks. */
 void forget_clean(struct mapping *m, uint64_t start, uint64_t end);

@@ -23,7 +23,6 @@
 #include <errno.h>
 #include "flusher.h"
 #include "ioend.h"
-#include "truncate.h"
 #include "writeback.h"
 
 #define MAX_REQUEST UINT64_C(2097152)
@@ -156,7 +155,7 @@ static bool claim_and_unlock(struct pass *p, struct iomap_folio *f, unsigned fro
 	unsigned first, nr, at = 0, claimed = 0;
 
 	/* Both before the claim: who sees the blocks in flight must find the counts. */
-	add_relaxed(&f->pending, PENDING_STABLE);
+	add_relaxed(&f->stable, 1);
 	add_acq_rel(&inode->nr_inflight, 1);
 	if (mapping_claim(m, f, from, to, p->retry_failed, &set, busy)) {
 		while (block_set_next_run(&set, at, &first, &nr)) {
@@ -169,7 +168,7 @@ static bool claim_and_unlock(struct pass *p, struct iomap_folio *f, unsigned fro
 	folio_unlock(m->zone, f);
 	for (at = 0; claimed && block_set_next_run(&set, at, &first, &nr); at = first + nr)
 		add_run(p, f, first, nr, size);
-	sub_acq_rel(&f->pending, PENDING_STABLE);
+	sub_acq_rel(&f->stable, 1);
 	folio_wake(m->zone, f);
 	if (sub_acq_rel(&inode->nr_inflight, 1) == 1)
 		wb_poke(wb);    /* somebody may wait for the inode to be idle; it may be gone by now */
@@ -431,175 +430,4 @@ int writeback_range_sync(struct inode *inode, uint64_t start, uint64_t end)
 	}
 	wait_range(m, start, end);
 	return writeback_failed(inode, start, end);
-}
-
-/* --- durability ------------------------------------------------------------------------------------------------------------------ */
-
-/* flush_lock held: the next flush, whatever came of those before. */
-static int flush_locked(struct inode *inode)
-{
-	uint64_t number = add_acq_rel(&inode->flushes_started, 1) + 1;
-	bool size = exchange_acq_rel(&inode->size_unflushed, false);
-	int ret;
-
-	rangeset_reserve(&inode->flushing, rangeset_count(&inode->unflushed));
-	rangeset_move(&inode->flushing, &inode->unflushed);
-	ret = wb_flush(inode->wb, inode->device);
-	if (!ret) {
-		rangeset_remove(&inode->flushing, 0, UINT64_MAX);
-		inode->last_good_flush = number;
-		return 0;
-	}
-	if (size)
-		store_release(&inode->size_unflushed, true);
-	rangeset_reserve(&inode->lost, rangeset_count(&inode->flushing));
-	rangeset_move(&inode->lost, &inode->flushing);
-	store_relaxed(&inode->flush_error, ret);
-	errseq_set(&inode->wb_err, ret);
-	return ret;
-}
-
-int inode_flush(struct inode *inode)
-{
-	uint64_t ticket = load_acquire(&inode->flushes_started);       /* our writes have completed: a later flush covers them */
-	int ret;
-
-	mutex_lock(&inode->flush_lock);
-	ret = load_relaxed(&inode->flush_error);
-	if (!ret && inode->last_good_flush <= ticket)
-		ret = flush_locked(inode);
-	mutex_unlock(&inode->flush_lock);
-	return ret;
-}
-
-void inode_forget_unflushed(struct inode *inode)
-{
-	mutex_lock(&inode->flush_lock);
-	rangeset_remove(&inode->unflushed, 0, UINT64_MAX);
-	rangeset_remove(&inode->lost, 0, UINT64_MAX);
-	store_release(&inode->size_unflushed, false);
-	store_release(&inode->flush_error, 0);
-	mutex_unlock(&inode->flush_lock);
-}
-
-/* The device's size follows a size that no dirty block carries: a file grown by a hole, or cut inside one. */
-static int sync_size(struct inode *inode, uint64_t wanted)
-{
-	int ret = 0;
-
-	if (inode->fixed_size || device_size(inode->device) >= wanted)
-		return 0;
-	rwsem_lock_shared(&inode->rwsem);
-	mutex_lock(&inode->extend_lock);
-	wanted = min_u64(wanted, inode_size(inode));    /* it was cut meanwhile */
-	if (device_size(inode->device) < wanted)
-		ret = inode_set_device_size(inode, wanted);
-	mutex_unlock(&inode->extend_lock);
-	rwsem_unlock_shared(&inode->rwsem);
-	return ret;
-}
-
-int inode_fsync(struct inode *inode, uint64_t start, uint64_t end)
-{
-	uint64_t size = inode_size(inode);
-	int ret = writeback_range_sync(inode, start, end), flushed;
-
-	if (!ret)
-		ret = sync_size(inode, min_u64(size, end));
-	flushed = inode_flush(inode);
-	inode_check_clean(inode);
-	return flushed ? flushed : ret;
-}
-
-int inode_sync_name(struct inode *inode)
-{
-	int ret = 0;
-
-	mutex_lock(&inode->flush_lock);
-	if (inode->created)
-		ret = plat_fsync_dir_of(inode->path);
-	if (!ret)
-		inode->created = false;
-	mutex_unlock(&inode->flush_lock);
-	return ret;
-}
-
-/* --- iomap_resolve() --------------------------------------------------------------------------------------------------------------- */
-
-/* Makes what is cached of [start, end) dirty again and adds it to @again. */
-static void redirty_cached(struct inode *inode, uint64_t start, uint64_t end, struct rangeset *again)
-{
-	struct mapping *m = &inode->mapping;
-	uint64_t bs = ifs_block_bytes(&m->geom);
-	pgoff_t at = start >> PAGE_SHIFT, last = (end - 1) >> PAGE_SHIFT;
-	struct iomap_folio *f;
-
-	end = min_u64(end, round_up(inode_size(inode), bs));
-	while (at <= last && (f = mapping_next(m, &at, last))) {
-		folio_lock(m->zone, f);
-		at += folio_pages(f);
-		for (unsigned b = 0; folio_mapping(f) == m && b < ifs_blocks(f, &m->geom); b++) {
-			uint64_t pos = folio_pos(f) + b * bs;
-
-			if (pos + bs <= start || pos >= end || !ifs_range_uptodate(f, &m->geom, b, 1))
-				continue;
-			mapping_redirty(m, f, b, 1);
-			rangeset_reserve(again, 1);
-			rangeset_add(again, pos, pos + bs);
-		}
-		folio_unlock(m->zone, f);
-		folio_put(m->zone, f);
-	}
-	inode_mark_dirty(inode);
-}
-
-static bool lost_in(struct inode *inode, uint64_t start, uint64_t end)
-{
-	struct range r;
-
-	return rangeset_next(&inode->lost, start, &r) && r.start < end;
-}
-
-int writeback_retry(struct inode *inode, uint64_t start, uint64_t end)
-{
-	struct rangeset again;
-	struct range r;
-	int ret, flushed;
-
-	rangeset_init(&again, &inode->cache->zone.mem, RANGESET_SUBSET, RANGESET_MAX);
-	for (uint64_t at = start; rangeset_next(&inode->lost, at, &r) && r.start < end; at = r.end)
-		redirty_cached(inode, max_u64(r.start, start), min_u64(r.end, end), &again);
-	ret = writeback_range_sync(inode, start, end);
-	mutex_lock(&inode->flush_lock);
-	flushed = flush_locked(inode);
-	if (!flushed && !ret) {
-		for (uint64_t at = 0; rangeset_next(&again, at, &r); at = r.end)
-			rangeset_remove(&inode->lost, r.start, r.end);
-	}
-	if (!flushed)
-		store_relaxed(&inode->flush_error, rangeset_empty(&inode->lost) ? 0 : -EIO);
-	mutex_unlock(&inode->flush_lock);
-	rangeset_fini(&again);
-	if (!ret)
-		ret = flushed;
-	if (!ret && lost_in(inode, start, end))
-		ret = -EIO;
-	inode_check_clean(inode);
-	return ret;
-}
-
-void writeback_discard(struct inode *inode, uint64_t start, uint64_t end)
-{
-	struct mapping *m = &inode->mapping;
-	struct range r;
-
-	discard_dirty(m, start, end, true);
-	for (uint64_t at = start; rangeset_next(&inode->lost, at, &r) && r.start < end; at = r.end)
-		forget_clean(m, max_u64(r.start, start), min_u64(r.end, end));
-	mutex_lock(&inode->flush_lock);
-	rangeset_remove(&inode->lost, start, end);
-	if (rangeset_empty(&inode->lost))
-		store_relaxed(&inode->flush_error, 0);
-	mutex_unlock(&inode->flush_lock);
-	inode_check_clean(inode);
 }

@@ -217,7 +217,7 @@ IOMAP_API int iomap_cache_destroy(struct iomap_cache *cache);
  * Writes nothing more and frees everything. Handles still open answer -EBADF until closed. Requests in flight are waited
  * for, at most 10 s, because the device works on our memory; after that the memory is leaked rather than reused.
  *
- * Context: one thread; calls on @cache that are running return -EBADF soon; sleeps; not from a callback.
+ * Context: one thread, while no other call on @cache or its files runs; sleeps; not from a callback.
  */
 IOMAP_API void iomap_cache_abandon(struct iomap_cache *cache);
 

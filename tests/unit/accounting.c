@@ -68,7 +68,7 @@ static void check(void)
 	ck_assert_uint_le(s.dirty_bytes, s.pinned_bytes);
 	ck_assert_uint_le(s.writeback_bytes, s.pinned_bytes);
 	ck_assert_uint_eq(s.pin_hard_bytes + s.pin_soft_bytes, s.pinned_bytes);
-	ck_assert_uint_eq(cache_task_sum(cache, TASK_WRITE_BYTES), s.dirtied_bytes);
+	ck_assert_uint_eq(cache_task_sum(cache, TASK_DIRTIED_BYTES), s.dirtied_bytes);
 }
 
 static void write_at(uint64_t pos, size_t len)

@@ -260,7 +260,7 @@ START_TEST(debts_are_counted_in_whole_units_and_no_byte_is_lost)
 	ck_assert_uint_eq(task.throttle.nr_dirtied, 17);
 	throttle_dirtied(&task, 3072);
 	ck_assert_uint_eq(task.throttle.nr_dirtied, 18);
-	ck_assert_uint_eq(load_relaxed(&task.stat[TASK_WRITE_BYTES]), 18 * 4096);
+	ck_assert_uint_eq(load_relaxed(&task.stat[TASK_DIRTIED_BYTES]), 18 * 4096);
 }
 END_TEST
 
@@ -296,7 +296,7 @@ START_TEST(debts_of_threads_that_are_gone_are_paid_by_others)
 	ck_assert_int_eq(throttle_balance(rig.cache, rig.file->inode->wb, task, true), 0);
 	ck_assert_uint_eq(load_relaxed(&rig.cache->leaked_units), 0);
 	ck_assert_uint_eq(task->throttle.nr_dirtied, STEP / 4096);
-	ck_assert_uint_eq(cache_task_sum(rig.cache, TASK_WRITE_BYTES), STEP);   /* totals outlive the thread */
+	ck_assert_uint_eq(cache_task_sum(rig.cache, TASK_DIRTIED_BYTES), STEP);   /* totals outlive the thread */
 	/* No more than makes it look at the limits at once. */
 	store_relaxed(&rig.cache->leaked_units, 1000000);
 	ck_assert_int_eq(throttle_balance(rig.cache, rig.file->inode->wb, task, true), 0);

@@ -351,13 +351,17 @@ START_TEST(discarded_blocks_are_read_from_the_device_again)
 	up(IOMAP_ACCT_BLOCK, 4096);
 	write_byte(0, FOLIO, 'a');
 	ck_assert_int_eq(iomap_fsync(rig.file), 0);
-	t_rig_write(&rig, 8192, 8192, 'x');             /* blocks 2, 3: to be given up */
-	write_byte(20480, 4096, 'b');                   /* block 5 stays dirty */
+	t_rig_write(&rig, 8192, 8192, 'x');             /* blocks 2, 3: cannot be written, to be given up */
+	t_hold_fail(rig.hold, T_HOLD_WRITE, 8192, 8192, EIO);
+	ck_assert_int_eq(iomap_fsync(rig.file), -EIO);
+	t_hold_heal(rig.hold);
+	write_byte(20480, 4096, 'b');                   /* block 5 is dirty, but has not failed */
 	m = &rig.file->inode->mapping;
 	before = t_rig_stat(&rig);
-	discard_dirty(m, 8192, 16384, true);            /* failed ones only: there are none */
-	ck_assert_uint_eq(t_rig_stat(&rig).dirty_bytes, 12288);
-	discard_dirty(m, 8192 - 1, 16384 + 1, false);
+	ck_assert_uint_eq(before.dirty_bytes, 12288);
+	discard_failed(m, 8192 + 1, 16384);             /* block 3 alone lies wholly inside */
+	ck_assert_uint_eq(t_rig_stat(&rig).dirty_bytes, 8192);
+	discard_failed(m, 0, FOLIO);
 	after = t_rig_stat(&rig);
 	ck_assert_uint_eq(after.dirty_bytes, 4096);
 	ck_assert_uint_eq(after.cancelled_bytes - before.cancelled_bytes, 8192);

@@ -1,0 +1,189 @@
+/*
+ * sync.c - what makes a file durable, and what becomes of it when that fails
+ *
+ * fsync is: write what is dirty and wait (writeback.c), set a size that no block carries, then one flush of the device. Flushes are
+ * shared: a caller whose writes had completed before a flush started is covered by it.
+ *
+ *      unflushed --flush begins--> flushing --it ends well--> nothing
+ *          ^                          |
+ *      completed writes               +--it fails--> lost, and flush_error stands until iomap_resolve()
+ *
+ * Invariants: a write's range is in unflushed before its blocks leave flight; a range leaves lost only when its bytes are
+ *             written and flushed again, or given up.
+ * Locking:    inode->flush_lock over the flush; no short lock.
+ * Kernel:     fs/sync.c, file_write_and_wait_range(). Differs: failed blocks stay dirty, a failed flush is not forgotten.
+ */
+#include <errno.h>
+#include "flusher.h"
+#include "sync.h"
+#include "truncate.h"
+#include "writeback.h"
+
+/* flush_lock held: the next flush, whatever came of those before. */
+static int flush_locked(struct inode *inode)
+{
+	uint64_t number = add_acq_rel(&inode->flushes_started, 1) + 1;
+	bool size = exchange_acq_rel(&inode->size_unflushed, false);
+	int ret;
+
+	rangeset_reserve(&inode->flushing, rangeset_count(&inode->unflushed));
+	rangeset_move(&inode->flushing, &inode->unflushed);
+	ret = wb_flush(inode->wb, inode->device);
+	if (!ret) {
+		rangeset_remove(&inode->flushing, 0, UINT64_MAX);
+		inode->last_good_flush = number;
+		return 0;
+	}
+	if (size)
+		store_release(&inode->size_unflushed, true);
+	rangeset_reserve(&inode->lost, rangeset_count(&inode->flushing));
+	rangeset_move(&inode->lost, &inode->flushing);
+	store_relaxed(&inode->flush_error, ret);
+	errseq_set(&inode->wb_err, ret);
+	return ret;
+}
+
+int sync_flush(struct inode *inode)
+{
+	uint64_t ticket = load_acquire(&inode->flushes_started);       /* our writes have completed: a later flush covers them */
+	int ret;
+
+	mutex_lock(&inode->flush_lock);
+	ret = load_relaxed(&inode->flush_error);
+	if (!ret && inode->last_good_flush <= ticket)
+		ret = flush_locked(inode);
+	mutex_unlock(&inode->flush_lock);
+	return ret;
+}
+
+void sync_forget(struct inode *inode)
+{
+	mutex_lock(&inode->flush_lock);
+	rangeset_remove(&inode->unflushed, 0, UINT64_MAX);
+	rangeset_remove(&inode->lost, 0, UINT64_MAX);
+	store_release(&inode->size_unflushed, false);
+	store_release(&inode->flush_error, 0);
+	mutex_unlock(&inode->flush_lock);
+}
+
+/* The device's size follows a size that no dirty block carries: a file grown by a hole, or cut inside one. */
+static int sync_size(struct inode *inode, uint64_t wanted)
+{
+	int ret = 0;
+
+	if (inode->fixed_size || device_size(inode->device) >= wanted)
+		return 0;
+	rwsem_lock_shared(&inode->rwsem);
+	mutex_lock(&inode->extend_lock);
+	wanted = min_u64(wanted, inode_size(inode));    /* it was cut meanwhile */
+	if (device_size(inode->device) < wanted)
+		ret = inode_set_device_size(inode, wanted);
+	mutex_unlock(&inode->extend_lock);
+	rwsem_unlock_shared(&inode->rwsem);
+	return ret;
+}
+
+int sync_inode(struct inode *inode, uint64_t start, uint64_t end)
+{
+	uint64_t size = inode_size(inode);
+	int ret = writeback_range_sync(inode, start, end), flushed;
+
+	if (!ret)
+		ret = sync_size(inode, min_u64(size, end));
+	flushed = sync_flush(inode);
+	flusher_check_clean(inode);
+	return flushed ? flushed : ret;
+}
+
+int sync_name(struct inode *inode)
+{
+	int ret = 0;
+
+	mutex_lock(&inode->flush_lock);
+	if (inode->created)
+		ret = plat_fsync_dir_of(inode->path);
+	if (!ret)
+		inode->created = false;
+	mutex_unlock(&inode->flush_lock);
+	return ret;
+}
+
+/* --- iomap_resolve() --------------------------------------------------------------------------------------------------------------- */
+
+/* Makes what is cached of [start, end) dirty again and adds it to @again. */
+static void redirty_cached(struct inode *inode, uint64_t start, uint64_t end, struct rangeset *again)
+{
+	struct mapping *m = &inode->mapping;
+	uint64_t bs = ifs_block_bytes(&m->geom);
+	pgoff_t at = start >> PAGE_SHIFT, last = (end - 1) >> PAGE_SHIFT;
+	struct iomap_folio *f;
+
+	end = min_u64(end, round_up(inode_size(inode), bs));
+	while (at <= last && (f = mapping_next(m, &at, last))) {
+		folio_lock(m->zone, f);
+		at += folio_pages(f);
+		for (unsigned b = 0; folio_mapping(f) == m && b < ifs_blocks(f, &m->geom); b++) {
+			uint64_t pos = folio_pos(f) + b * bs;
+
+			if (pos + bs <= start || pos >= end || !ifs_range_uptodate(f, &m->geom, b, 1))
+				continue;
+			mapping_redirty(m, f, b, 1);
+			rangeset_reserve(again, 1);
+			rangeset_add(again, pos, pos + bs);
+		}
+		folio_unlock(m->zone, f);
+		folio_put(m->zone, f);
+	}
+	flusher_mark_dirty(inode);
+}
+
+static bool lost_in(struct inode *inode, uint64_t start, uint64_t end)
+{
+	struct range r;
+
+	return rangeset_next(&inode->lost, start, &r) && r.start < end;
+}
+
+int sync_retry(struct inode *inode, uint64_t start, uint64_t end)
+{
+	struct rangeset again;
+	struct range r;
+	int ret, flushed;
+
+	rangeset_init(&again, &inode->cache->zone.mem, RANGESET_SUBSET, RANGESET_MAX);
+	for (uint64_t at = start; rangeset_next(&inode->lost, at, &r) && r.start < end; at = r.end)
+		redirty_cached(inode, max_u64(r.start, start), min_u64(r.end, end), &again);
+	ret = writeback_range_sync(inode, start, end);
+	mutex_lock(&inode->flush_lock);
+	flushed = flush_locked(inode);
+	if (!flushed && !ret) {
+		for (uint64_t at = 0; rangeset_next(&again, at, &r); at = r.end)
+			rangeset_remove(&inode->lost, r.start, r.end);
+	}
+	if (!flushed)
+		store_relaxed(&inode->flush_error, rangeset_empty(&inode->lost) ? 0 : -EIO);
+	mutex_unlock(&inode->flush_lock);
+	rangeset_fini(&again);
+	if (!ret)
+		ret = flushed;
+	if (!ret && lost_in(inode, start, end))
+		ret = -EIO;
+	flusher_check_clean(inode);
+	return ret;
+}
+
+void sync_discard(struct inode *inode, uint64_t start, uint64_t end)
+{
+	struct mapping *m = &inode->mapping;
+	struct range r;
+
+	discard_failed(m, start, end);
+	for (uint64_t at = start; rangeset_next(&inode->lost, at, &r) && r.start < end; at = r.end)
+		forget_clean(m, max_u64(r.start, start), min_u64(r.end, end));
+	mutex_lock(&inode->flush_lock);
+	rangeset_remove(&inode->lost, start, end);
+	if (rangeset_empty(&inode->lost))
+		store_relaxed(&inode->flush_error, 0);
+	mutex_unlock(&inode->flush_lock);
+	flusher_check_clean(inode);
+}
