@@ -97,6 +97,8 @@ $(O)/libiomap.so: $(LIB_OBJ) libiomap/libiomap.map
 # --- programs -------------------------------------------------------------------------------------------------------------
 link = $(CC) $(ALL_CFLAGS) -o $@ $(LDFLAGS) $(filter %.o,$^) $(LIB) $(MALLOC) $(1) $(LIBS) -lm
 
+# the report names the commit: made anew with each
+$(O)/bench/report.o: $(wildcard .git/logs/HEAD)
 $(O)/bench/report.o: CPPFLAGS += -DBENCH_COMMIT='"$(shell git describe --always --dirty 2>/dev/null)"'
 $(O)/iomap-bench: $(BENCH_OBJ) $(LIB)
 	$(call link,-ljansson)

@@ -274,6 +274,7 @@ ssize_t buffered_write(struct iomap_file *file, struct iov_iter *from, uint64_t 
 			ret = lock_step(inode, &pos, len, append, nowait, &exclusive);
 		if (ret)
 			break;
+		len = min_u64(len, step - pos % step);  /* an APPEND knows its place only now; steps end where blocks do */
 		if (inode->fixed_size)
 			max = inode_size(inode);
 		if (pos >= max) {

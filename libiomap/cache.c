@@ -389,7 +389,7 @@ int iomap_cache_destroy(struct iomap_cache *cache)
 		struct inode *inode = NULL;
 
 		while ((inode = inode_next(cache, inode))) {
-			inode_wait_inflight(inode);
+			ioend_wait_idle(inode);
 			flusher_check_clean(inode);
 		}
 		plat_relax(1000);

@@ -171,7 +171,7 @@ static struct inode *take(struct wb *wb)
 /* Nobody has it open: once its data is written, the size, space reserved ahead, and a flush; then it may go. */
 static void finish_closed(struct inode *inode)
 {
-	inode_wait_inflight(inode);
+	ioend_wait_idle(inode);
 	if (mapping_is_marked(&inode->mapping, XA_MARK_DIRTY))
 		return;
 	if (!inode->fixed_size && device_size(inode->device) != inode_size(inode))

@@ -12,7 +12,6 @@
 #include <errno.h>
 #include <string.h>
 #include "inode.h"
-#include "ioend.h"
 #include "truncate.h"
 
 static unsigned hash_of(const struct inode_key *key)
@@ -252,15 +251,4 @@ void inode_touch(struct inode *inode)
 	mutex_lock(&inode->time_lock);
 	plat_wall_time(&inode->mtime);
 	mutex_unlock(&inode->time_lock);
-}
-
-void inode_wait_inflight(struct inode *inode)
-{
-	while (load_acquire(&inode->nr_inflight)) {
-		uint64_t seen = wb_completions(inode->wb);
-
-		ioend_resubmit(inode->wb);
-		if (load_acquire(&inode->nr_inflight))
-			wb_wait_completion(inode->wb, seen, plat_now_ns() + NS_PER_S);
-	}
 }

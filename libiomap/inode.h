@@ -96,7 +96,5 @@ bool inode_is_durable(struct inode *inode);
 /* Sets the device's size: durable by the next flush. */
 int  inode_set_device_size(struct inode *inode, uint64_t size);
 void inode_touch(struct inode *inode);          /* mtime = now */
-/* Waits until no write request of the inode is in flight. */
-void inode_wait_inflight(struct inode *inode);
 
 #endif

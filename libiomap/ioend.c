@@ -212,3 +212,14 @@ void ioend_close(struct ioend *io)
 	io->iov[0] = (struct iovec){ io->copy, io->len };
 	io->req.iovcnt = 1;
 }
+
+void ioend_wait_idle(struct inode *inode)
+{
+	while (load_acquire(&inode->nr_inflight)) {
+		uint64_t seen = wb_completions(inode->wb);
+
+		ioend_resubmit(inode->wb);
+		if (load_acquire(&inode->nr_inflight))
+			wb_wait_completion(inode->wb, seen, plat_now_ns() + NS_PER_S);
+	}
+}

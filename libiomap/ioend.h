@@ -41,4 +41,7 @@ void ioend_close(struct ioend *io);
 /* Gives out again what came back short. Called by who may wait: the flusher, passes that need a slot or an end. */
 void ioend_resubmit(struct wb *wb);
 
+/* Sleeps until no block of the inode is in flight. */
+void ioend_wait_idle(struct inode *inode);
+
 #endif

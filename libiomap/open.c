@@ -14,6 +14,7 @@
 #include "buffered-write.h"
 #include "file.h"
 #include "flusher.h"
+#include "ioend.h"
 #include "params.h"
 #include "reclaim.h"
 #include "space.h"
@@ -371,7 +372,7 @@ int iomap_close(struct iomap_file *file)
 	ret = file_write_error(file);
 	if (load_relaxed(&inode->handles) == 1) {
 		cancel_if_unlinked(inode);
-		inode_wait_inflight(inode);
+		ioend_wait_idle(inode);
 		if (inode_is_clean(inode))
 			space_trim(inode);
 	}

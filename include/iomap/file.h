@@ -106,8 +106,8 @@ IOMAP_API int iomap_open_with(struct iomap_cache *cache, const char *path, int o
  * iomap_close - close a handle
  * @file: an open handle; closed in any case
  *
- * Does not sync: dirty data is written later by the flusher, and the file's descriptors stay open until then. The last
- * close of an unlinked file cancels its dirty data.
+ * Does not sync: dirty data is written later by the flusher, and the file's descriptors stay open until a flush has
+ * covered it. The last close waits for requests in flight; of an unlinked file, it cancels its dirty data.
  *
  * Context: one thread, when no other call on @file runs or comes; may sleep; not from a callback.
  * Return:  0; or the error of blocks whose writeback failed and that this handle has not reported; or -EINVAL (NULL),

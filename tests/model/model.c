@@ -1039,8 +1039,11 @@ static void report(uint64_t seed, unsigned run, bool keep)
 	       shared->op < nr_ops ? kinds[ops[shared->op].kind].name : "end", nr_ops, shared->text);
 	print_config();
 	printf("  again: --seed %llu --run %u\n", (unsigned long long)seed, run);
-	if (keep)
+	if (keep) {             /* at least what came last */
+		for (unsigned i = shared->op > 12 ? shared->op - 12 : 0; i <= shared->op && i < nr_ops; i++)
+			print_op(i, &ops[i]);
 		return;
+	}
 	shorten();
 	if (run_once(10) != FAILED) {
 		printf("  it depends on timing; shortened to %u operations it failed once, and now not:\n", nr_ops);

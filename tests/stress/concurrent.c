@@ -455,6 +455,123 @@ static void readers_beside_one_writer_of_runs_see_whole_blocks_of_512(void)
 	run(&setup);
 }
 
+enum { LARGE = 300000, LARGE_AT = 100 };       /* a write that neither begins nor ends at a block */
+
+/* The same byte all over, another each time; every other time in pieces of odd lengths. */
+static void write_large(struct worker *w, int flags)
+{
+	uint64_t turn = w->s->turns[w->role];
+	struct iovec iov[7];
+	unsigned nr = turn % 2 ? 7 : 1;
+	size_t piece = LARGE / nr - 77, done = 0;
+	ssize_t n;
+
+	memset(w->buf, (int)(1 + turn % 255), LARGE);
+	for (unsigned i = 0; i < nr; i++) {
+		iov[i].iov_base = w->buf + done;
+		iov[i].iov_len = i == nr - 1 ? LARGE - done : piece;
+		done += iov[i].iov_len;
+	}
+	n = iomap_pwritev2(w->file, iov, (int)nr, LARGE_AT, flags);
+	if (n != LARGE)
+		complain(w->s, "write: %zd", n);
+}
+
+static void write_large_turn(struct worker *w)
+{
+	write_large(w, 0);
+}
+
+static void read_inside_turn(struct worker *w)
+{
+	uint64_t block = 1 + t_random_below(&w->random, (LARGE + LARGE_AT) / w->s->block - 1);
+	ssize_t n = iomap_pread(w->file, w->buf, w->s->block, (off_t)(block * w->s->block));
+
+	if (n != (ssize_t)w->s->block)
+		complain(w->s, "read: %zd", n);
+	else if (t_run_bytes_differ(w->buf, w->s->block, w->buf[0]) >= 0)
+		complain(w->s, "block %llu is torn: %02x at 0, %02x at %zd", (unsigned long long)block, w->buf[0],
+			 w->buf[t_run_bytes_differ(w->buf, w->s->block, w->buf[0])],
+			 t_run_bytes_differ(w->buf, w->s->block, w->buf[0]));
+}
+
+/* Cuts the file off, so that each large write lets it grow again: its size is never inside a block but at the end. */
+static void grow_turn(struct worker *w)
+{
+	int ret = iomap_ftruncate(w->file, 0);
+
+	if (ret)
+		complain(w->s, "ftruncate: %d", ret);
+	ret = iomap_ftruncate(w->file, LARGE_AT);
+	if (ret)
+		complain(w->s, "ftruncate: %d", ret);
+	write_large(w, IOMAP_RWF_APPEND);
+}
+
+static void size_turn(struct worker *w)
+{
+	off_t size = iomap_size(w->file);
+
+	if (size != LARGE + LARGE_AT && size != LARGE_AT && size % w->s->block)
+		complain(w->s, "the size is %lld in the middle of a write", (long long)size);
+}
+
+static void run_large(uint32_t block, void (*writes)(struct worker *), void (*looks)(struct worker *))
+{
+	struct iomap_cache_params params = IOMAP_CACHE_PARAMS_INIT;
+	struct shared *s = calloc(1, sizeof(*s));
+	struct worker *workers = calloc(3, sizeof(*workers));
+	pthread_t threads[3];
+	uint64_t end;
+
+	CHECK(s && workers);
+	params.memory_bytes = 2 * MIB;
+	params.dirty_bytes = 512 * KIB;         /* so that it is written in several steps */
+	params.dirty_background_bytes = 128 * KIB;
+	CHECK_EQ(iomap_cache_create(&s->cache, &params), 0);
+	CHECK_EQ(iomap_device_open_mem(NULL, &s->device), 0);
+	s->block = block;
+	for (unsigned i = 0; i < 3; i++) {
+		struct worker *w = &workers[i];
+
+		*w = (struct worker) { .s = s, .turn = i ? looks : writes, .role = i, .random = i };
+		w->buf = malloc(LARGE);
+		w->file = open_file(s, 0);
+		CHECK(w->buf && w->file);
+	}
+	write_large_turn(&workers[0]);
+	for (unsigned i = 0; i < 3; i++)
+		CHECK_EQ(pthread_create(&threads[i], NULL, work, &workers[i]), 0);
+	end = t_run_now_ns() + (t_run_is_long() ? 60 : 1) * 1000000000ULL;
+	while (t_run_now_ns() < end && !s->stop)
+		t_run_nap();
+	CHECK(T_WAIT((s->turns[0] && s->turns[1] && s->turns[2]) || s->stop, 10000));
+	s->stop = true;
+	for (unsigned i = 0; i < 3; i++) {
+		pthread_join(threads[i], NULL);
+		CHECK_EQ(iomap_close(workers[i].file), 0);
+		free(workers[i].buf);
+	}
+	CHECK_MSG(!s->wrong, "%s", s->text);
+	check_end(s);
+	CHECK_EQ(iomap_cache_destroy(s->cache), 0);
+	CHECK_EQ(iomap_device_close(s->device), 0);
+	free(workers);
+	free(s);
+}
+
+static void a_large_unaligned_write_is_seen_by_whole_blocks(void)
+{
+	run_large(4096, write_large_turn, read_inside_turn);
+	run_large(16384, write_large_turn, read_inside_turn);
+}
+
+static void a_large_unaligned_write_grows_the_file_by_whole_blocks(void)
+{
+	run_large(512, grow_turn, size_turn);
+	run_large(4096, grow_turn, size_turn);
+}
+
 static const struct t_run_case cases[] = {
 	T_RUN(blocks_are_whole_in_memory_of_few_folios),
 	T_RUN(blocks_are_whole_where_requests_end_in_any_order),
@@ -466,6 +583,8 @@ static const struct t_run_case cases[] = {
 	T_RUN(blocks_are_whole_beside_truncate_of_a_file),
 	T_RUN(readers_beside_one_writer_of_runs_see_whole_blocks),
 	T_RUN(readers_beside_one_writer_of_runs_see_whole_blocks_of_512),
+	T_RUN(a_large_unaligned_write_is_seen_by_whole_blocks),
+	T_RUN(a_large_unaligned_write_grows_the_file_by_whole_blocks),
 };
 
 int main(int argc, char **argv)
