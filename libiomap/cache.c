@@ -1,8 +1,8 @@
 /*
  * cache.c - the life of one page cache
  *
- * Public entry points of <iomap/cache.h> but for the checker (check.c) and params from text (params-parse.c). Threads of a cache: one reclaim thread, the helpers, and for each backing device a
- * flusher (and the completion threads of its device).
+ * Public entry points of <iomap/cache.h> but for the checker (check.c) and params from text (params-parse.c). Threads of a
+ * cache: one reclaim thread, the helpers, and for each backing device a flusher (and the completion threads of its device).
  *
  * Kernel: the superblock, and /proc/sys/vm.
  */

@@ -9,6 +9,7 @@
 #include "call.h"
 #include "file.h"
 #include "rig.h"
+#include "ioend.h"
 #include "writeback.h"
 
 Suite *suite_writeback(void);
@@ -201,7 +202,7 @@ START_TEST(background_pass_keeps_to_its_quota_and_goes_on_behind)
 		ck_assert_uint_gt(n, 0);
 		ck_assert_uint_le(n, 100000 + 65536);   /* whole folios */
 		done += n;
-		inode_wait_inflight(inode);
+		ioend_wait_idle(inode);
 		ck_assert_uint_eq(t_rig_stat(&rig).dirty_bytes, MIB - done);
 	}
 	ck_assert_uint_eq(done, MIB);
@@ -458,10 +459,10 @@ START_TEST(background_passes_over_what_failed)
 	t_hold_log_clear(rig.hold);
 	t_rig_write(&rig, 8192, 4096, 'v');
 	ck_assert_uint_eq(writeback_some(rig.file->inode, UINT64_MAX, false), 4096);
-	inode_wait_inflight(rig.file->inode);
+	ioend_wait_idle(rig.file->inode);
 	ck_assert_uint_eq(t_rig_stat(&rig).failed_bytes, 4096);
 	ck_assert_uint_eq(writeback_some(rig.file->inode, UINT64_MAX, true), 4096);
-	inode_wait_inflight(rig.file->inode);
+	ioend_wait_idle(rig.file->inode);
 	ck_assert_uint_eq(t_rig_stat(&rig).failed_bytes, 0);
 	t_rig_expect_stored(&rig, 0, 4096, 'w');
 	t_rig_down(&rig);
