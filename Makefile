@@ -127,7 +127,7 @@ ALONE := stress/readers
 RUN_PROGRAMS := $(if $(filter tsan,$(BUILD)),$(filter-out $(O)/tests/model/%,$(PROGRAMS)),$(PROGRAMS))
 # What measures rates runs alone, after the rest.
 RUN_ALONE := $(filter $(ALONE:%=$(O)/tests/%),$(RUN_PROGRAMS))
-RUN_SCRIPTS := $(if $(filter tsan,$(BUILD)),,tests/examples.sh) $(if $(SHARED),tests/headers.sh tests/symbols.sh)
+RUN_SCRIPTS := $(if $(filter tsan,$(BUILD)),,tests/examples.sh) $(if $(SHARED),tests/headers.sh tests/symbols.sh tests/bench.sh)
 
 check check-long: deps
 	+@$(MAKE) --no-print-directory run-check LONG=$(if $(filter check-long,$@),1)

@@ -16,7 +16,7 @@ limit=${TEST_TIMEOUT:-$([ -n "${LONG:-}" ] && echo 43200 || echo 600)}
 export CK_DEFAULT_TIMEOUT=${CK_DEFAULT_TIMEOUT:-$([ "$BUILD" = release ] && echo 60 || echo 300)}
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_stack_use_after_return=1}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
-export TSAN_OPTIONS=${TSAN_OPTIONS:-suppressions=$PWD/tests/tsan.supp second_deadlock_stack=1 allow_addr2line=1}
+export TSAN_OPTIONS=${TSAN_OPTIONS:-suppressions=$PWD/tests/tsan.supp second_deadlock_stack=1 allow_addr2line=1 atexit_sleep_ms=0}
 
 # Randomised addresses of newer kernels are too wide for clang 14's ThreadSanitizer.
 fixed=()

@@ -358,6 +358,31 @@ static void new_version(uint64_t from, uint64_t to)
 	}
 }
 
+/* The file was cut inside sector s: whatever the sector may hold, it may hold with zeros from there on. */
+static void cut_versions(uint64_t s, uint64_t off)
+{
+	unsigned head = versions[s];
+
+	if (!tracks_crashes())
+		return;
+	for (unsigned v = head; v && pool_used < POOL; v = pool[v].next) {
+		struct version *cut = &pool[pool_used];
+
+		memcpy(cut->data, pool[v].data, off);
+		memset(cut->data + off, 0, SECTOR - off);
+		cut->next = versions[s];
+		versions[s] = pool_used++;
+	}
+	if (had[s] && pool_used < POOL) {
+		struct version *cut = &pool[pool_used];
+
+		memcpy(cut->data, durable + s * SECTOR, off);
+		memset(cut->data + off, 0, SECTOR - off);
+		cut->next = versions[s];
+		versions[s] = pool_used++;
+	}
+}
+
 static bool pool_is_full(void)
 {
 	return tracks_crashes() && (pool_used > POOL - (LEN_MAX + MODEL_BYTES / 8) / SECTOR || nr_sizes > 60000);
@@ -443,8 +468,10 @@ static void model_truncate(uint64_t to)
 	size = to;
 	if (to < old) {
 		memset(bytes + to, 0, old - to);
-		if (to % SECTOR)
+		if (to % SECTOR) {
+			cut_versions(to / SECTOR, to % SECTOR);
 			new_version(to, to + 1);
+		}
 		/* whole sectors past it are gone; where the file grows again they are zeros or what is written then */
 	} else {
 		gap(old, to);
@@ -650,7 +677,7 @@ static void after_sync(const char *what, int ret)
 }
 
 /* Cuts buf[0, len) into pieces, some of them empty. */
-static unsigned cut(struct iovec *iov, uint64_t len, unsigned pieces, uint64_t seed)
+static unsigned cut_up(struct iovec *iov, uint64_t len, unsigned pieces, uint64_t seed)
 {
 	uint64_t done = 0;
 
@@ -677,7 +704,7 @@ static void do_write(const struct op *op)
 	if (pos + op->len > MODEL_BYTES)
 		return;
 	t_fill(buf, pos, op->len, op->seed);
-	cut(iov, op->len, pieces, op->seed);
+	cut_up(iov, op->len, pieces, op->seed);
 	if (op->kind == OP_WRITE)
 		n = iomap_pwrite(files[slot], buf, op->len, (off_t)op->pos);
 	else
@@ -707,7 +734,7 @@ static void do_read(const struct op *op)
 		read_and_check("read", op->slot, op->pos, op->len);
 		return;
 	}
-	cut(iov, op->len, pieces, op->seed);
+	cut_up(iov, op->len, pieces, op->seed);
 	n = iomap_preadv2(files[op->slot], iov, (int)pieces, (off_t)op->pos, op->kind == OP_NOWAIT_READ ? IOMAP_RWF_NOWAIT : 0);
 	if (op->kind == OP_NOWAIT_READ) {
 		uint64_t most = readable(op->pos, op->len);
