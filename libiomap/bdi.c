@@ -122,6 +122,16 @@ void wb_account(struct wb *wb, const struct charge *c)
 
 /* --- requests -------------------------------------------------------------------------------------------------------------- */
 
+bool wb_is_busy(struct wb *wb)
+{
+	bool busy;
+
+	mutex_lock(&wb->depth_lock);
+	busy = wb->outstanding != 0;
+	mutex_unlock(&wb->depth_lock);
+	return busy;
+}
+
 uint64_t wb_completions(struct wb *wb)
 {
 	uint64_t n;

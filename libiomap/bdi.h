@@ -96,6 +96,7 @@ void wb_offer(struct wb *wb, struct iomap_device *dev, struct iomap_request **re
 /* One request given to wb_submit() or wb_flush() ended. The last thing its completion does: the wb may be gone afterwards. */
 void wb_completed(struct wb *wb);
 /* Sleeps until a request of this device ends after @seen was read from wb_completions(), or until @when_ns. */
+bool wb_is_busy(struct wb *wb);                 /* some request of it is under way */
 uint64_t wb_completions(struct wb *wb);
 void wb_poke(struct wb *wb);                    /* wakes those waiters as a completion would */
 void wb_wait_completion(struct wb *wb, uint64_t seen, uint64_t when_ns);

@@ -404,13 +404,8 @@ static bool requests_outstanding(struct iomap_cache *cache)
 	bool some = false;
 
 	mutex_lock(&cache->inode_lock);
-	list_for_each(it, &cache->wbs) {
-		struct wb *wb = list_entry(it, struct wb, all);
-
-		mutex_lock(&wb->depth_lock);
-		some |= wb->outstanding != 0;
-		mutex_unlock(&wb->depth_lock);
-	}
+	list_for_each(it, &cache->wbs)
+		some |= wb_is_busy(list_entry(it, struct wb, all));
 	mutex_unlock(&cache->inode_lock);
 	return some;
 }

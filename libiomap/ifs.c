@@ -275,7 +275,8 @@ void ifs_set_uptodate(struct iomap_folio *f, const struct ifs_geometry *g, unsig
 		folio_flags_set(f, FOLIO_UPTODATE);
 }
 
-void ifs_set_dirty(struct iomap_folio *f, const struct ifs_geometry *g, unsigned first, unsigned nr, struct charge *c)
+/* Bytes newly charged as dirty. */
+static uint64_t make_dirty(struct iomap_folio *f, const struct ifs_geometry *g, unsigned first, unsigned nr, struct charge *c)
 {
 	struct levels was = levels(f, g, first, first + nr), now;
 
@@ -283,18 +284,17 @@ void ifs_set_dirty(struct iomap_folio *f, const struct ifs_geometry *g, unsigned
 	IOMAP_BUG_ON(!ifs_range_uptodate(f, g, first, nr));
 	set(f, IFS_DIRTY, first, first + nr);
 	now = settle(f, g, first, first + nr, was, c);
-	c->dirtied += (now.dirty - was.dirty) * granule_bytes(f, g);
+	return (now.dirty - was.dirty) * granule_bytes(f, g);
+}
+
+void ifs_set_dirty(struct iomap_folio *f, const struct ifs_geometry *g, unsigned first, unsigned nr, struct charge *c)
+{
+	c->dirtied += make_dirty(f, g, first, nr, c);
 }
 
 void ifs_redirty(struct iomap_folio *f, const struct ifs_geometry *g, unsigned first, unsigned nr, struct charge *c)
 {
-	struct levels was = levels(f, g, first, first + nr), now;
-
-	lockdep_assert_held(&f->small);
-	IOMAP_BUG_ON(!ifs_range_uptodate(f, g, first, nr));
-	set(f, IFS_DIRTY, first, first + nr);
-	now = settle(f, g, first, first + nr, was, c);
-	c->redirtied += (now.dirty - was.dirty) * granule_bytes(f, g);
+	c->redirtied += make_dirty(f, g, first, nr, c);
 }
 
 unsigned ifs_exclusive_blocks(const struct iomap_folio *f, const struct ifs_geometry *g)

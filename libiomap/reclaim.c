@@ -203,13 +203,8 @@ static bool movable(struct iomap_cache *cache)
 
 	mutex_lock(&cache->inode_lock);
 	some = load_relaxed(&cache->sums.level[WB_DIRTY]) > load_relaxed(&cache->sums.level[WB_FAILED]);
-	list_for_each(it, &cache->wbs) {
-		struct wb *wb = list_entry(it, struct wb, all);
-
-		mutex_lock(&wb->depth_lock);
-		some |= wb->outstanding != 0;
-		mutex_unlock(&wb->depth_lock);
-	}
+	list_for_each(it, &cache->wbs)
+		some |= wb_is_busy(list_entry(it, struct wb, all));
 	mutex_unlock(&cache->inode_lock);
 	return some;
 }
