@@ -44,7 +44,7 @@
 
 static uint64_t run_bytes(unsigned order) { return PAGE_BYTES << order; }
 
-/* --- free lists; the lock is held ------------------------------------------------------------------------------------ */
+/* --- free lists; the lock is held ------------------------------------------------------------------------- */
 
 static void push(struct arena *a, uint32_t frame, unsigned order)
 {
@@ -93,7 +93,7 @@ static bool overlaps_free(const struct arena *a, uint32_t frame, unsigned order)
 	return false;
 }
 
-/* --- the arena -------------------------------------------------------------------------------------------------------- */
+/* --- the arena -------------------------------------------------------------------------------------------- */
 
 static void populate(void *arg)
 {
@@ -224,7 +224,7 @@ uint64_t arena_free_bytes(const struct arena *a)
 	return load_relaxed(&a->free_frames) << PAGE_SHIFT;     /* a figure; orders nothing */
 }
 
-/* --- checking ---------------------------------------------------------------------------------------------------------- */
+/* --- checking --------------------------------------------------------------------------------------------- */
 
 /* Reads free_order from front to end: runs are aligned, apart, joined where they can be. Counts them. */
 static const char *check_runs(const struct arena *a, uint32_t nr_runs[MAX_ORDER + 1], uint64_t *nr_frames)

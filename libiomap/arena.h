@@ -29,7 +29,10 @@ struct arena {
 
 int  arena_init(struct arena *a, uint64_t bytes);       /* rounded down to whole frames; -ENOMEM */
 void arena_fini(struct arena *a);
-/* A run of 1 << order frames, naturally aligned in the arena; its head's order is set, refs 0. -ENOMEM: no such run. */
+/*
+ * A run of 1 << order frames, naturally aligned in the arena; its head's order is set, refs 0. -ENOMEM: no such
+ * run.
+ */
 int  arena_alloc(struct arena *a, unsigned order, struct iomap_folio **out);
 /* Gives back a run, or any naturally aligned part of one (a split is only a relabelling). */
 void arena_free(struct arena *a, struct iomap_folio *head, unsigned order);

@@ -120,7 +120,7 @@ void wb_account(struct wb *wb, const struct charge *c)
 		raise_peak(&wb->peaks->pinned, load_relaxed(&wb->sums->level[WB_PINNED]));
 }
 
-/* --- requests -------------------------------------------------------------------------------------------------------------- */
+/* --- requests --------------------------------------------------------------------------------------------- */
 
 bool wb_is_busy(struct wb *wb)
 {
@@ -207,7 +207,10 @@ static void offer_split(struct wb *wb, struct iomap_device *dev, struct iomap_re
 	}
 	parts = split_parts(s, &nr);
 	while (nr) {
-		/* The split goes with its last part's completion: nothing of it is touched after that part is given out. */
+		/*
+		 * The split goes with its last part's completion: nothing of it is touched after that part is
+		 * given out.
+		 */
 		unsigned n = (unsigned)min_u64(nr, 16);
 		struct iomap_request *batch[16];
 

@@ -93,7 +93,10 @@ static inline uint64_t wb_level(const struct wb *wb, enum wb_level l)
 void wb_submit(struct wb *wb, struct iomap_device *dev, struct iomap_request **reqs, unsigned n);
 /* Offers requests that count as given out already. */
 void wb_offer(struct wb *wb, struct iomap_device *dev, struct iomap_request **reqs, unsigned n);
-/* One request given to wb_submit() or wb_flush() ended. The last thing its completion does: the wb may be gone afterwards. */
+/*
+ * One request given to wb_submit() or wb_flush() ended. The last thing its completion does: the wb may be gone
+ * afterwards.
+ */
 void wb_completed(struct wb *wb);
 /* Sleeps until a request of this device ends after @seen was read from wb_completions(), or until @when_ns. */
 bool wb_is_busy(struct wb *wb);                 /* some request of it is under way */

@@ -23,7 +23,10 @@ _Noreturn void bug_report(const char *file, int line, const char *what)
 }
 #endif
 
-/* One for the process: a broken promise is one whichever cache it shows in, and the checks at the floor know no cache. */
+/*
+ * One for the process: a broken promise is one whichever cache it shows in, and the checks at the floor know no
+ * cache.
+ */
 static struct {
 	_Atomic uint64_t count;
 	struct kept {

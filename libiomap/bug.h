@@ -22,7 +22,10 @@ _Noreturn void bug_report(const char *file, int line, const char *what);
 #define IOMAP_BUG_ON(cond) ((void)sizeof(!!(cond)))
 #endif
 
-/* Counts, keeps the first few for the log, returns @cond. Takes no lock and calls nobody, so it may stand anywhere. */
+/*
+ * Counts, keeps the first few for the log, returns @cond. Takes no lock and calls nobody, so it may stand
+ * anywhere.
+ */
 bool bug_warn(bool cond, const char *file, int line, const char *what);
 #define IOMAP_WARN_ON(cond) \
 	({ \
@@ -37,7 +40,10 @@ uint64_t bug_warn_count(void);
 
 #define BUG_WARN_KEPT 8
 struct bug_warning { const char *file; int line; const char *what; };
-/* The @n-th warning of this process, from 0; false if there is none yet or it was not kept. For whoever calls the log hook. */
+/*
+ * The @n-th warning of this process, from 0; false if there is none yet or it was not kept. For whoever calls the
+ * log hook.
+ */
 bool bug_warn_get(uint64_t n, struct bug_warning *out);
 
 #endif

@@ -47,7 +47,7 @@ void cache_log(struct iomap_cache *cache, int level, const char *fmt, ...)
 	cache->log(cache->log_priv, level, line);
 }
 
-/* --- backing devices ---------------------------------------------------------------------------------------------------------------- */
+/* --- backing devices -------------------------------------------------------------------------------------- */
 
 static struct wb *find_wb(struct iomap_cache *cache, dev_t dev, struct iomap_device *device)
 {
@@ -142,7 +142,7 @@ void cache_reap_wbs(struct iomap_cache *cache)
 	}
 }
 
-/* --- create ------------------------------------------------------------------------------------------------------------------------- */
+/* --- create ----------------------------------------------------------------------------------------------- */
 
 static uint64_t default_u64(uint64_t v, uint64_t def) { return v ? v : def; }
 
@@ -295,7 +295,7 @@ free:
 	return ret;
 }
 
-/* --- sync ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- sync ------------------------------------------------------------------------------------------------- */
 
 /* Under DROP: an error that no sync of the whole cache has reported yet. */
 static int sync_error(struct inode *inode)
@@ -337,7 +337,7 @@ static int sync_all(struct iomap_cache *cache, bool report)
 	return ret;
 }
 
-/* --- end ----------------------------------------------------------------------------------------------------------------------------- */
+/* --- end -------------------------------------------------------------------------------------------------- */
 
 static bool table_is_empty(struct iomap_cache *cache)
 {
@@ -457,7 +457,7 @@ void cache_handle_closed(struct iomap_cache *cache)
 		free_cache(cache);
 }
 
-/* --- whole-cache calls ----------------------------------------------------------------------------------------------------------------- */
+/* --- whole-cache calls ------------------------------------------------------------------------------------ */
 
 int iomap_cache_sync(struct iomap_cache *cache)
 {

@@ -19,7 +19,10 @@
 /* Counts of events, one set a thread so that a hit writes no shared memory; summed when asked. */
 enum task_stat { TASK_HITS, TASK_MISSES, TASK_DIRTIED_BYTES, TASK_THROTTLED_NS, TASK_PAUSES, TASK_STATS };
 
-/* One thread in one cache: from its first call to its exit. Written by its thread alone; statistics are read by others. */
+/*
+ * One thread in one cache: from its first call to its exit. Written by its thread alone; statistics are read by
+ * others.
+ */
 struct task {
 	struct list all;                        /* cache->tasks; its lock */
 	struct throttle_task throttle;

@@ -115,7 +115,7 @@ struct aio_queue {
 	bool stop;
 };
 
-/* --- slots ------------------------------------------------------------------------------------------------- */
+/* --- slots ------------------------------------------------------------------------------------------------ */
 
 static unsigned take_slots(struct aio_queue *q, struct aio_slot **slots, unsigned max)
 {
@@ -304,7 +304,7 @@ static void finish(struct aio_queue *q, struct aio_slot *slot, int64_t result)
 	req->done(req);
 }
 
-/* --- the completion thread --------------------------------------------------------------------------------- */
+/* --- the completion thread -------------------------------------------------------------------------------- */
 
 static void handle_events(struct aio_queue *q, const struct plat_aio_event *events, unsigned n)
 {
@@ -355,7 +355,7 @@ static void completion_thread(void *arg)
 	}
 }
 
-/* --- the worker -------------------------------------------------------------------------------------------- */
+/* --- the worker ------------------------------------------------------------------------------------------- */
 
 /* The next piece into the kernel. 0: it is there and the slot no longer ours; or the error that ends the request. */
 static int submit_piece(struct aio_queue *q, struct aio_slot *slot)
@@ -448,7 +448,7 @@ static void worker_thread(void *arg)
 	mutex_unlock(&q->lock);
 }
 
-/* --- the queue --------------------------------------------------------------------------------------------- */
+/* --- the queue -------------------------------------------------------------------------------------------- */
 
 static void queue_free(struct aio_queue *q)
 {
@@ -543,7 +543,7 @@ void aio_queue_put(struct aio_queue *q)
 	queue_free(q);
 }
 
-/* --- operations -------------------------------------------------------------------------------------------- */
+/* --- operations ------------------------------------------------------------------------------------------- */
 
 /*
  * Starts requests in the slots given, from the front. Returns how many were started, or the error that the first
@@ -675,7 +675,7 @@ static const struct iomap_device_ops blockdev_ops = {
 	.destroy = aio_destroy,
 };
 
-/* --- what only kernel files have --------------------------------------------------------------------------- */
+/* --- what only kernel files have -------------------------------------------------------------------------- */
 
 /* claim() and make_writable() make system calls, so they take turns by a flag, not under the lock. */
 static void turn_begin(struct aio_device *d)
@@ -802,7 +802,7 @@ static const struct device_file_ops aio_file_ops = {
 	.fsync = aio_fsync,
 };
 
-/* --- open -------------------------------------------------------------------------------------------------- */
+/* --- open ------------------------------------------------------------------------------------------------- */
 
 /* What cannot be a device. */
 static int check_type(mode_t mode)
@@ -907,7 +907,10 @@ int iomap_device_open_aio(const char *path, int oflags, mode_t mode, struct ioma
 		return -EINVAL;
 	if ((oflags & O_TRUNC) && (oflags & O_ACCMODE) == O_RDONLY)
 		return -EINVAL;
-	/* A fifo would block in open(), a device might do something: look first. The descriptor is looked at again. */
+	/*
+	 * A fifo would block in open(), a device might do something: look first. The descriptor is looked at
+	 * again.
+	 */
 	if ((oflags & (O_CREAT | O_EXCL)) != (O_CREAT | O_EXCL) && !plat_stat(path, &st)) {
 		ret = check_type(st.st_mode);
 		if (ret)

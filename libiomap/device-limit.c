@@ -84,7 +84,7 @@ struct limit {
 
 static const struct iomap_device_ops limit_ops;
 
-/* --- the bucket -------------------------------------------------------------------------------------------- */
+/* --- the bucket ------------------------------------------------------------------------------------------- */
 
 /* When the next request may go. */
 static uint64_t bucket_when(const struct bucket *b)
@@ -122,7 +122,7 @@ static void bucket_set_rate(struct bucket *b, uint64_t now, uint64_t rate)
 	}
 }
 
-/* --- slots ------------------------------------------------------------------------------------------------- */
+/* --- slots ------------------------------------------------------------------------------------------------ */
 
 /* Makes @nr more slots. */
 static int add_slots(struct limit *lim, unsigned nr, struct list *to)
@@ -174,7 +174,7 @@ static void slot_fill(struct limit_slot *slot, struct iomap_request *req)
 					      .done = lower_done, .priv = slot };
 }
 
-/* --- the dispatcher ---------------------------------------------------------------------------------------- */
+/* --- the dispatcher --------------------------------------------------------------------------------------- */
 
 /* Takes off the queue what may go now, at most @max; if there is nothing, *@when says when there will be. */
 static unsigned take_ready(struct limit *lim, struct iomap_request **ready, unsigned max, uint64_t *when)
@@ -251,7 +251,7 @@ static void dispatcher_thread(void *arg)
 	mutex_unlock(&lim->lock);
 }
 
-/* --- operations -------------------------------------------------------------------------------------------- */
+/* --- operations ------------------------------------------------------------------------------------------- */
 
 static int limit_submit(struct iomap_device *dev, struct iomap_request **reqs, unsigned n)
 {
@@ -365,7 +365,7 @@ static const struct iomap_device_ops limit_ops = {
 	.destroy = limit_destroy,
 };
 
-/* --- kernel files below ------------------------------------------------------------------------------------ */
+/* --- kernel files below ----------------------------------------------------------------------------------- */
 
 static int limit_fd(struct iomap_device *dev)
 {
@@ -400,7 +400,7 @@ static const struct device_file_ops limit_file_ops = {
 	.fsync = limit_fsync,
 };
 
-/* --- open and change --------------------------------------------------------------------------------------- */
+/* --- open and change -------------------------------------------------------------------------------------- */
 
 /* The caller's params, or none, with defaults filled in. */
 static int read_params(struct iomap_limit_params *p, const struct iomap_limit_params *from)

@@ -89,7 +89,7 @@ struct mem_device {
 
 static const struct iomap_device_ops mem_ops;
 
-/* --- contents ---------------------------------------------------------------------------------------------- */
+/* --- contents --------------------------------------------------------------------------------------------- */
 
 static struct shard *shard_of(struct mem_device *m, uint64_t index, struct chunk ***bucket)
 {
@@ -219,7 +219,7 @@ static void zero_raw(struct mem_device *m, uint64_t pos, uint64_t end)
 	}
 }
 
-/* --- one request ------------------------------------------------------------------------------------------- */
+/* --- one request ------------------------------------------------------------------------------------------ */
 
 static int64_t transfer(struct mem_device *m, const struct iomap_request *req, uint64_t len)
 {
@@ -266,7 +266,7 @@ static void carry_out(struct mem_device *m, struct iomap_request *req, int64_t v
 	req->done(req);
 }
 
-/* --- time -------------------------------------------------------------------------------------------------- */
+/* --- time ------------------------------------------------------------------------------------------------- */
 
 static bool earlier(const struct timed *a, const struct timed *b)
 {
@@ -383,7 +383,7 @@ static void timer_thread(void *arg)
 	mutex_unlock(&m->lock);
 }
 
-/* --- operations -------------------------------------------------------------------------------------------- */
+/* --- operations ------------------------------------------------------------------------------------------- */
 
 static int mem_submit(struct iomap_device *dev, struct iomap_request **reqs, unsigned n)
 {
@@ -548,7 +548,7 @@ free_device:
 	return ret;
 }
 
-/* --- for tests --------------------------------------------------------------------------------------------- */
+/* --- for tests -------------------------------------------------------------------------------------------- */
 
 static bool raw_range_ok(const struct iomap_device *dev, uint64_t pos, size_t len)
 {

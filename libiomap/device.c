@@ -28,7 +28,7 @@
 #define BLOCK_MAX       65536
 #define MEM_ALIGN_MAX   4096
 
-/* --- life -------------------------------------------------------------------------------------------------- */
+/* --- life ------------------------------------------------------------------------------------------------- */
 
 int iomap_device_create(const struct iomap_device_ops *ops, void *priv, const struct iomap_device_info *info,
 			struct iomap_device **out)
@@ -115,7 +115,7 @@ void device_unclaim(struct iomap_device *dev, void *owner)
 	}
 }
 
-/* --- requests ---------------------------------------------------------------------------------------------- */
+/* --- requests --------------------------------------------------------------------------------------------- */
 
 uint64_t request_bytes(const struct iomap_request *req)
 {
@@ -257,7 +257,7 @@ int device_flush(struct iomap_device *dev, struct iomap_request *req)
 	return ret;
 }
 
-/* --- size, space ------------------------------------------------------------------------------------------- */
+/* --- size, space ------------------------------------------------------------------------------------------ */
 
 int device_set_size(struct iomap_device *dev, uint64_t size)
 {
@@ -304,7 +304,7 @@ int device_seek(struct iomap_device *dev, uint64_t pos, int whence, uint64_t *ou
 	return dev->ops->seek(dev, pos, whence, out);
 }
 
-/* --- what it is, what it did ------------------------------------------------------------------------------- */
+/* --- what it is, what it did ------------------------------------------------------------------------------ */
 
 int iomap_device_info(struct iomap_device *dev, struct iomap_device_info *out)
 {

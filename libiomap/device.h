@@ -48,7 +48,10 @@ void device_unclaim(struct iomap_device *dev, void *owner);     /* when the owne
  * after a while, as nothing need be in flight. The caller's reference lasts until this returns, whatever done() does.
  */
 int  device_submit(struct iomap_device *dev, struct iomap_request **reqs, unsigned n);
-/* Durable: everything whose done() ran before this call. done() as above; a negative return means it was not taken. */
+/*
+ * Durable: everything whose done() ran before this call. done() as above; a negative return means it was not
+ * taken.
+ */
 int  device_flush(struct iomap_device *dev, struct iomap_request *req);
 int  device_set_size(struct iomap_device *dev, uint64_t size);  /* -EOPNOTSUPP: fixed size */
 int  device_allocate(struct iomap_device *dev, uint64_t pos, uint64_t len, int mode);   /* -EOPNOTSUPP: cannot */
@@ -65,7 +68,10 @@ static inline const struct iomap_device *device_bottom(const struct iomap_device
 static inline uint64_t device_size(const struct iomap_device *dev) { return load_acquire(&device_bottom(dev)->size); }
 static inline bool device_fixed_size(const struct iomap_device *dev) { return !device_bottom(dev)->ops->set_size; }
 
-/* Kernel files share the queue of their backing device: one libaio context, one completion thread, one worker for what blocks. */
+/*
+ * Kernel files share the queue of their backing device: one libaio context, one completion thread, one worker for
+ * what blocks.
+ */
 struct aio_queue;
 int  aio_queue_create(unsigned depth, struct aio_queue **out);
 struct aio_queue *aio_queue_get(struct aio_queue *q);

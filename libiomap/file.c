@@ -60,7 +60,7 @@ static ssize_t check_iov(const struct iovec *iov, int iovcnt, off_t pos)
 	return (ssize_t)sum;
 }
 
-/* --- bytes -------------------------------------------------------------------------------------------------------------------------- */
+/* --- bytes ------------------------------------------------------------------------------------------------ */
 
 ssize_t iomap_preadv2(struct iomap_file *file, const struct iovec *iov, int iovcnt, off_t pos, int flags)
 {
@@ -159,7 +159,7 @@ int iomap_ftruncate(struct iomap_file *file, off_t size)
 	return buffered_truncate(file->inode, (uint64_t)size);
 }
 
-/* --- durability ---------------------------------------------------------------------------------------------------------------------- */
+/* --- durability ------------------------------------------------------------------------------------------- */
 
 int file_write_error(struct iomap_file *file)
 {
@@ -282,7 +282,7 @@ int iomap_resolve(struct iomap_file *file, off_t pos, off_t len, enum iomap_reso
 	return 0;
 }
 
-/* --- questions and hints --------------------------------------------------------------------------------------------------------------- */
+/* --- questions and hints ---------------------------------------------------------------------------------- */
 
 static void will_need(struct iomap_file *file, uint64_t pos, uint64_t end)
 {

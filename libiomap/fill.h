@@ -20,7 +20,10 @@ struct fill {
 };
 
 void fill_init(struct fill *fl, struct mapping *m, struct iomap_device *dev, struct io_wait *wait);
-/* A locked, referenced folio with no block uptodate: lock and reference are taken over, whatever is returned. -ENOMEM: not read. */
+/*
+ * A locked, referenced folio with no block uptodate: lock and reference are taken over, whatever is returned.
+ * -ENOMEM: not read.
+ */
 int  fill_add(struct fill *fl, struct iomap_folio *f);
 void fill_submit(struct fill *fl);
 

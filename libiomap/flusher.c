@@ -27,7 +27,7 @@
 #define RETRY_FIRST_NS NS_PER_S
 #define RETRY_MOST_NS  (60 * NS_PER_S)
 
-/* --- lists ------------------------------------------------------------------------------------------------------------------------- */
+/* --- lists ------------------------------------------------------------------------------------------------ */
 
 void flusher_mark_dirty(struct inode *inode)
 {
@@ -54,7 +54,10 @@ void flusher_mark_dirty(struct inode *inode)
 	mutex_unlock(&cache->inode_lock);
 }
 
-/* Is there nothing to do for it? What nobody has open stays until a flush has covered it: who else would know of it? */
+/*
+ * Is there nothing to do for it? What nobody has open stays until a flush has covered it: who else would know of
+ * it?
+ */
 static bool is_settled(struct inode *inode)
 {
 	return load_relaxed(&inode->handles) ? inode_is_clean(inode) : inode_is_durable(inode);
@@ -145,7 +148,7 @@ static void queue_io(struct wb *wb, uint64_t cutoff_ns)
 	list_splice_tail(&wb->io, &batch);
 }
 
-/* --- one inode --------------------------------------------------------------------------------------------------------------------- */
+/* --- one inode -------------------------------------------------------------------------------------------- */
 
 /* The next inode of the batch, I_SYNC set, or NULL. */
 static struct inode *take(struct wb *wb)
@@ -214,7 +217,7 @@ static uint64_t write_one(struct wb *wb, struct inode *inode, uint64_t quota, ui
 	return wrote;
 }
 
-/* --- rounds ------------------------------------------------------------------------------------------------------------------------ */
+/* --- rounds ----------------------------------------------------------------------------------------------- */
 
 enum reason { REASON_BACKGROUND, REASON_EXPIRED, REASON_REQUEST, REASON_RETRY };
 
@@ -453,7 +456,7 @@ void flusher_write_failed(struct inode *inode, int error)
 	mutex_unlock(&wb->list_lock);
 }
 
-/* --- helpers ----------------------------------------------------------------------------------------------------------------------- */
+/* --- helpers ---------------------------------------------------------------------------------------------- */
 
 static void helper_main(void *arg)
 {

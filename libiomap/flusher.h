@@ -15,7 +15,10 @@ void flusher_stop_helpers(struct iomap_cache *cache);
 void flusher_mark_dirty(struct inode *inode);
 /* Takes the inode off its device's lists if nothing is left to do for it, and drops the lists' reference. Sleeps. */
 void flusher_check_clean(struct inode *inode);
-/* Nobody has it open any more, and it is not durable: the flusher sees to it at its next periodic round, then it goes. */
+/*
+ * Nobody has it open any more, and it is not durable: the flusher sees to it at its next periodic round, then it
+ * goes.
+ */
 void flusher_linger(struct inode *inode);
 /* Its dirty data has been given up: off the lists. */
 void flusher_forget(struct inode *inode);

@@ -69,7 +69,7 @@ void folio_put(struct zone *z, struct iomap_folio *f)
 	arena_free(&z->arena, f, folio_order(f));
 }
 
-/* --- the folio lock ----------------------------------------------------------------------------------------------------- */
+/* --- the folio lock --------------------------------------------------------------------------------------- */
 
 static bool take(struct iomap_folio *f)
 {
@@ -149,13 +149,16 @@ void folio_wait_writeback(struct zone *z, struct iomap_folio *f)
 	wait_until(&z->waits, f, &f->flags, FOLIO_WAITERS, writeback_done_or_tired, &w);
 	if (!folio_is_writeback(f))
 		return;
-	/* Blocks are put in flight under the folio lock only: with it held, what is in flight can only become less. */
+	/*
+	 * Blocks are put in flight under the folio lock only: with it held, what is in flight can only become
+	 * less.
+	 */
 	folio_lock(z, f);
 	wait_until(&z->waits, f, &f->flags, FOLIO_WAITERS, writeback_done, f);
 	folio_unlock(z, f);
 }
 
-/* --- the state lock -------------------------------------------------------------------------------------------------------- */
+/* --- the state lock --------------------------------------------------------------------------------------- */
 
 void folio_state_lock(struct iomap_folio *f)
 {
@@ -170,7 +173,7 @@ void folio_state_unlock(struct iomap_folio *f)
 	and_release(&f->flags, ~(uint32_t)FOLIO_STATE_LOCK);
 }
 
-/* --- sequence counts --------------------------------------------------------------------------------------------------------- */
+/* --- sequence counts -------------------------------------------------------------------------------------- */
 
 void folio_identity_begin(struct iomap_folio *f)
 {

@@ -78,7 +78,10 @@ void folio_unlock(struct zone *z, struct iomap_folio *f);
 /* Unlocks a folio that a read owned: by its completion, in whatever thread. */
 void folio_unlock_by_io(struct zone *z, struct iomap_folio *f);
 void folio_wait_unlocked(struct zone *z, struct iomap_folio *f);
-/* Sleeps until no block is in flight. A stream of new writes cannot hold it for ever: it takes the folio lock after a few. */
+/*
+ * Sleeps until no block is in flight. A stream of new writes cannot hold it for ever: it takes the folio lock
+ * after a few.
+ */
 void folio_wait_writeback(struct zone *z, struct iomap_folio *f);
 void folio_wake(struct zone *z, struct iomap_folio *f);         /* block bits changed: wakes who sleeps on this folio */
 
@@ -99,7 +102,10 @@ void folio_identity_begin(struct iomap_folio *f);
 void folio_identity_end(struct iomap_folio *f);
 void folio_content_begin(struct iomap_folio *f, uint64_t off, uint64_t len);
 void folio_content_end(struct iomap_folio *f, uint64_t off, uint64_t len);
-/* The copy whose result is only believed after the counts were checked; the one place where a race on data is meant. */
+/*
+ * The copy whose result is only believed after the counts were checked; the one place where a race on data is
+ * meant.
+ */
 void seq_copy(void *dst, const void *src, size_t len);
 
 /* Does a write request read this memory in place (or will, once a claim is cut up)? */

@@ -43,11 +43,14 @@ void ifs_free_rcu(struct ifs *ifs)
 		rcu_free(&ifs->rcu, free_callback);
 }
 
-/* --- words ------------------------------------------------------------------------------------------------------------------ */
+/* --- words ------------------------------------------------------------------------------------------------ */
 
 static uint64_t get_word(const struct iomap_folio *f, enum ifs_map map, unsigned i)
 {
-	/* pairs with set_word(): who sees an uptodate bit sees the bytes; the ifs itself was published before the folio */
+	/*
+	 * pairs with set_word(): who sees an uptodate bit sees the bytes; the ifs itself was published before the
+	 * folio
+	 */
 	struct ifs *ifs = load_acquire(&f->ifs);
 
 	return ifs ? load_acquire(&ifs->bits[map * ifs->words + i]) : load_acquire(&f->small[map]);
@@ -162,7 +165,7 @@ bool ifs_next_missing(const struct iomap_folio *f, const struct ifs_geometry *g,
 	return *first < end;
 }
 
-/* --- granules -------------------------------------------------------------------------------------------------------------------- */
+/* --- granules --------------------------------------------------------------------------------------------- */
 
 unsigned ifs_granule_blocks(const struct iomap_folio *f, const struct ifs_geometry *g)
 {
@@ -265,7 +268,7 @@ static struct levels settle(struct iomap_folio *f, const struct ifs_geometry *g,
 	return now;
 }
 
-/* --- changes --------------------------------------------------------------------------------------------------------------------- */
+/* --- changes ---------------------------------------------------------------------------------------------- */
 
 void ifs_set_uptodate(struct iomap_folio *f, const struct ifs_geometry *g, unsigned first, unsigned nr)
 {

@@ -64,7 +64,10 @@ bool ifs_block_set(const struct iomap_folio *f, const struct ifs_geometry *g, en
 /* First block in [from, end) with the bit set, or @end. */
 unsigned ifs_next(const struct iomap_folio *f, const struct ifs_geometry *g, enum ifs_map map, unsigned from, unsigned end);
 
-/* All below: the state lock is held; summary flags of the folio (UPTODATE, DIRTY, WRITEBACK, FAILED) follow the bits. */
+/*
+ * All below: the state lock is held; summary flags of the folio (UPTODATE, DIRTY, WRITEBACK, FAILED) follow the
+ * bits.
+ */
 void ifs_set_uptodate(struct iomap_folio *f, const struct ifs_geometry *g, unsigned first, unsigned nr);
 /* Blocks become dirty by a write (uptodate first). */
 void ifs_set_dirty(struct iomap_folio *f, const struct ifs_geometry *g, unsigned first, unsigned nr, struct charge *c);
@@ -90,13 +93,22 @@ void ifs_cancel(struct iomap_folio *f, const struct ifs_geometry *g, unsigned fi
 void ifs_forget_clean(struct iomap_folio *f, const struct ifs_geometry *g);
 /* What the folio charges now: the receipt. */
 void ifs_receipt(const struct iomap_folio *f, const struct ifs_geometry *g, struct charge *levels);
-/* Copies the bits of blocks [first, first + blocks(to)) of @from to the fresh folio @to. For a split; no charge moves but pins. */
+/*
+ * Copies the bits of blocks [first, first + blocks(to)) of @from to the fresh folio @to. For a split; no charge
+ * moves but pins.
+ */
 void ifs_copy_bits(struct iomap_folio *to, const struct iomap_folio *from, const struct ifs_geometry *g, unsigned first);
-/* @f becomes a folio of @order, keeps the bits of the blocks that are left, in @ifs or (NULL) in its small maps. The old ifs is the caller's. */
+/*
+ * @f becomes a folio of @order, keeps the bits of the blocks that are left, in @ifs or (NULL) in its small maps.
+ * The old ifs is the caller's.
+ */
 void ifs_shrink_to(struct iomap_folio *f, const struct ifs_geometry *g, struct ifs *ifs, uint8_t order);
 void ifs_update_flags(struct iomap_folio *f, const struct ifs_geometry *g);
 
-/* Bits against flags and against each other (dirty within uptodate, failed within dirty or in flight): 0 or -EUCLEAN. */
+/*
+ * Bits against flags and against each other (dirty within uptodate, failed within dirty or in flight): 0 or
+ * -EUCLEAN.
+ */
 int  ifs_check(const struct iomap_folio *f, const struct ifs_geometry *g, char *why, size_t why_len);
 
 static inline bool block_set_next_run(const struct block_set *s, unsigned from, unsigned *first, unsigned *nr)

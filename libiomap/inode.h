@@ -83,7 +83,10 @@ void inode_fail(struct inode *inode);
 
 /* The last reference takes the inode apart: folios dropped, device closed. Sleeps. */
 void inode_put(struct inode *inode);
-/* Next inode of the cache after @prev (whose reference is dropped; NULL: the first), referenced; skips those coming and going. */
+/*
+ * Next inode of the cache after @prev (whose reference is dropped; NULL: the first), referenced; skips those
+ * coming and going.
+ */
 struct inode *inode_next(struct iomap_cache *cache, struct inode *prev);
 
 static inline uint64_t inode_size(const struct inode *inode) { return load_acquire(&inode->size); }

@@ -33,7 +33,10 @@ struct ioend *ioend_tryget(struct wb *wb);              /* NULL: all in use */
 void ioend_start(struct ioend *io, struct inode *inode, uint64_t pos, struct io_wait *wait);
 /* May [pos, pos + len) of the same inode be appended? At least one block of it. */
 bool ioend_takes(const struct ioend *io, uint64_t pos, uint64_t max_bytes);
-/* Appends @len bytes in blocks [first, first + nr) of @f, which are in flight; takes a reference and a stable hold. */
+/*
+ * Appends @len bytes in blocks [first, first + nr) of @f, which are in flight; takes a reference and a stable
+ * hold.
+ */
 void ioend_add(struct ioend *io, struct iomap_folio *f, unsigned first, unsigned nr, uint64_t len);
 /* Makes the request ready for the device, copied where it is small and there is room. */
 void ioend_close(struct ioend *io);

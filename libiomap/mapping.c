@@ -42,7 +42,7 @@ void mapping_fini(struct mapping *m)
 	rwsem_fini(&m->invalidate_lock);
 }
 
-/* --- lookup ------------------------------------------------------------------------------------------------------------------- */
+/* --- lookup ----------------------------------------------------------------------------------------------- */
 
 struct iomap_folio *mapping_get(struct mapping *m, pgoff_t index)
 {
@@ -162,7 +162,7 @@ bool mapping_has(struct mapping *m, pgoff_t index)
 	return has;
 }
 
-/* --- add, remove, split --------------------------------------------------------------------------------------------------------- */
+/* --- add, remove, split ----------------------------------------------------------------------------------- */
 
 /* The largest order <= @order at @index that no cached folio is in the way of, or -EEXIST. */
 static int free_order(struct mapping *m, pgoff_t index, unsigned order)
@@ -418,7 +418,7 @@ int mapping_halve(struct mapping *m, struct iomap_folio *f, struct iomap_folio *
 	return 0;
 }
 
-/* --- block bits ------------------------------------------------------------------------------------------------------------------- */
+/* --- block bits ------------------------------------------------------------------------------------------- */
 
 void mapping_set_uptodate(struct mapping *m, struct iomap_folio *f, unsigned first, unsigned nr)
 {
@@ -549,7 +549,7 @@ void mapping_clear_towrite(struct mapping *m, struct iomap_folio *f)
 	mutex_unlock(&m->tree_lock);
 }
 
-/* --- checker ------------------------------------------------------------------------------------------------------------------------ */
+/* --- checker ---------------------------------------------------------------------------------------------- */
 
 static const char *check_folio(struct mapping *m, struct iomap_folio *f, pgoff_t at)
 {

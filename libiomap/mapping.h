@@ -89,7 +89,10 @@ void mapping_redirty(struct mapping *m, struct iomap_folio *f, unsigned first, u
 bool mapping_claim(struct mapping *m, struct iomap_folio *f, unsigned from, unsigned end, bool retry_failed,
 		   struct block_set *out, bool *busy);
 void mapping_cancel(struct mapping *m, struct iomap_folio *f, unsigned first, unsigned nr);
-/* Clean blocks of a locked folio with nothing in flight are not uptodate any more: they differ from what is stored. */
+/*
+ * Clean blocks of a locked folio with nothing in flight are not uptodate any more: they differ from what is
+ * stored.
+ */
 void mapping_forget_clean(struct mapping *m, struct iomap_folio *f);
 /* From a completion: no folio lock. @error 0 or -errno. Wakes who waits for the folio. */
 void mapping_complete(struct mapping *m, struct iomap_folio *f, unsigned first, unsigned nr, int error, bool keep);

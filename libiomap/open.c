@@ -123,7 +123,7 @@ static int own_path(struct inode *inode, const char *path)
 	return 0;
 }
 
-/* --- kernel files ---------------------------------------------------------------------------------------------------------------------- */
+/* --- kernel files ----------------------------------------------------------------------------------------- */
 
 static int open_kernel_file(struct iomap_cache *cache, const char *path, int oflags, mode_t mode,
 			    const struct iomap_file_params *p, struct inode **out, bool *is_new)
@@ -185,7 +185,7 @@ close:
 	return ret;
 }
 
-/* --- an engine's device ---------------------------------------------------------------------------------------------------------------- */
+/* --- an engine's device ----------------------------------------------------------------------------------- */
 
 static int open_on_device(struct iomap_cache *cache, const char *name, const struct iomap_file_params *p, struct inode **out,
 			  bool *is_new)
@@ -227,7 +227,7 @@ static int open_on_device(struct iomap_cache *cache, const char *name, const str
 	return 0;
 }
 
-/* --- open, close ------------------------------------------------------------------------------------------------------------------------- */
+/* --- open, close ------------------------------------------------------------------------------------------ */
 
 /* May a file that is open already be opened so once more? */
 static int check_second(struct inode *inode, const char *path, int oflags, const struct iomap_file_params *p)

@@ -73,7 +73,7 @@ static struct timespec timespec_of(uint64_t ns)
 	return (struct timespec){ .tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S) };
 }
 
-/* --- locks ---------------------------------------------------------------------------------------------- */
+/* --- locks ------------------------------------------------------------------------------------------------ */
 
 void mutex_init(struct mutex *m, enum lock_rank rank)
 {
@@ -246,7 +246,7 @@ void plat_relax(unsigned spins)
 #endif
 }
 
-/* --- threads -------------------------------------------------------------------------------------------- */
+/* --- threads ---------------------------------------------------------------------------------------------- */
 
 static void *thread_main(void *arg)
 {
@@ -303,9 +303,12 @@ struct lockdep_stack *plat_lockdep_stack(void)
 }
 #endif
 
-/* --- per-thread storage --------------------------------------------------------------------------------- */
+/* --- per-thread storage ----------------------------------------------------------------------------------- */
 
-/* What one thread has set for one key: from the first tls_set() to the thread's exit, or to a tls_set() after tls_fini(). */
+/*
+ * What one thread has set for one key: from the first tls_set() to the thread's exit, or to a tls_set() after
+ * tls_fini().
+ */
 struct tls_entry {
 	struct tls_entry *next;
 	uint64_t id;
@@ -408,7 +411,10 @@ void *tls_get(const struct tls_key *k)
 	return e ? e->value : NULL;
 }
 
-/* Only if nobody is in the way: the caller may hold a lock that an exit function waits for. The next new entry tries again. */
+/*
+ * Only if nobody is in the way: the caller may hold a lock that an exit function waits for. The next new entry
+ * tries again.
+ */
 static void free_entries_of_dead_keys(void)
 {
 	if (pthread_mutex_trylock(&tls_mutex))
@@ -447,7 +453,7 @@ int tls_set(struct tls_key *k, void *value)
 	return 0;
 }
 
-/* --- time and chance ------------------------------------------------------------------------------------ */
+/* --- time and chance -------------------------------------------------------------------------------------- */
 
 uint64_t plat_now_ns(void)
 {
@@ -487,7 +493,7 @@ uint64_t plat_random64(void)
 	return r ^ (r >> 31);
 }
 
-/* --- fork ----------------------------------------------------------------------------------------------- */
+/* --- fork ------------------------------------------------------------------------------------------------- */
 
 static void before_fork(void)
 {
@@ -539,7 +545,7 @@ void plat_alive_destroy(const volatile uint32_t *word)
 		munmap((void *)(uintptr_t)word, PAGE_BYTES);
 }
 
-/* --- memory for folios ---------------------------------------------------------------------------------- */
+/* --- memory for folios ------------------------------------------------------------------------------------ */
 
 /* Huge pages need their alignment: maps that much more and gives the ends back. */
 void *plat_map(size_t bytes, bool huge_pages)
@@ -584,7 +590,7 @@ void plat_populate(void *p, size_t bytes)
 	(void)RETRIED(madvise(p, bytes, MADV_POPULATE_WRITE));  /* refused or unknown: first use pays instead */
 }
 
-/* --- files ---------------------------------------------------------------------------------------------- */
+/* --- files ------------------------------------------------------------------------------------------------ */
 
 int plat_open(const char *path, int oflags, mode_t mode)
 {
@@ -769,7 +775,7 @@ int plat_unlock_byte(int fd, uint64_t pos)
 	return set_byte_lock(fd, pos, F_UNLCK);
 }
 
-/* --- asynchronous direct I/O ---------------------------------------------------------------------------- */
+/* --- asynchronous direct I/O ------------------------------------------------------------------------------ */
 
 /* From plat_aio_setup() to plat_aio_destroy(). */
 struct plat_aio {

@@ -17,14 +17,17 @@
 #include <time.h>
 #include "lockdep.h"
 
-/* The types struct mutex, struct rwsem, struct cond, struct thread, struct plat_aio_event, plat_aio_t live on the side: */
+/*
+ * The types struct mutex, struct rwsem, struct cond, struct thread, struct plat_aio_event, plat_aio_t live on the
+ * side:
+ */
 #ifdef IOMAP_SIM
 #include "platform-sim.h"
 #else
 #include "platform-posix.h"
 #endif
 
-/* --- locks: mutex for short and sleeping locks alike; the rank is checked by lockdep ---------------------------------- */
+/* --- locks: mutex for short and sleeping locks alike; the rank is checked by lockdep ---------------------- */
 void mutex_init(struct mutex *m, enum lock_rank rank);
 void mutex_fini(struct mutex *m);
 void mutex_lock(struct mutex *m);
@@ -49,7 +52,7 @@ void cond_broadcast(struct cond *c);
 
 void plat_relax(unsigned spins);        /* in a spin loop: pause the core, from some spins on yield it */
 
-/* --- threads --------------------------------------------------------------------------------------------------------- */
+/* --- threads ---------------------------------------------------------------------------------------------- */
 int  thread_create(struct thread *t, const char *name, void (*fn)(void *arg), void *arg);   /* all signals blocked in it */
 void thread_join(struct thread *t);
 unsigned plat_cpus(void);
@@ -67,22 +70,22 @@ void  tls_fini(struct tls_key *k);
 void *tls_get(const struct tls_key *k);                 /* NULL if this thread has set nothing */
 int   tls_set(struct tls_key *k, void *value);          /* -ENOMEM */
 
-/* --- time and chance --------------------------------------------------------------------------------------------------- */
+/* --- time and chance -------------------------------------------------------------------------------------- */
 uint64_t plat_now_ns(void);             /* monotonic, never 0 */
 void     plat_wall_time(struct timespec *ts);
 void     plat_sleep_ns(uint64_t ns);
 uint64_t plat_random64(void);
 
-/* --- fork: a word of memory that reads 1 here and 0 in a forked child ------------------------------------------------------ */
+/* --- fork: a word of memory that reads 1 here and 0 in a forked child ------------------------------------- */
 const volatile uint32_t *plat_alive_create(void);       /* NULL: no memory */
 void plat_alive_destroy(const volatile uint32_t *word);
 
-/* --- memory for folios ------------------------------------------------------------------------------------------------ */
+/* --- memory for folios ------------------------------------------------------------------------------------ */
 void *plat_map(size_t bytes, bool huge_pages);          /* anonymous, zeroed, not inherited over fork; NULL: no memory */
 void  plat_unmap(void *p, size_t bytes);
 void  plat_populate(void *p, size_t bytes);             /* touch it now, so that later faults are cheap */
 
-/* --- files ------------------------------------------------------------------------------------------------------------ */
+/* --- files ------------------------------------------------------------------------------------------------ */
 struct plat_dio_align { uint32_t mem, offset; };        /* both 0: direct I/O is not possible there */
 
 int     plat_open(const char *path, int oflags, mode_t mode);    /* this and plat_reopen() add O_CLOEXEC */
@@ -105,12 +108,15 @@ int     plat_seek(int fd, uint64_t pos, int whence, uint64_t *out);     /* SEEK_
 int     plat_lock_byte(int fd, uint64_t pos, bool exclusive);   /* OFD lock on one byte, -EBUSY if another holds it */
 int     plat_unlock_byte(int fd, uint64_t pos);
 
-/* --- asynchronous direct I/O ---------------------------------------------------------------------------------------------- */
+/* --- asynchronous direct I/O ------------------------------------------------------------------------------ */
 struct plat_aio_op { int fd; bool write; uint64_t pos; const struct iovec *iov; int iovcnt; void *tag; };
 
 int  plat_aio_setup(unsigned depth, plat_aio_t *out);
 void plat_aio_destroy(plat_aio_t aio);
-/* How many it took, or -errno (-EAGAIN: full); iovecs are copied. An op of no iovecs on a readable fd completes with 0: a way to wake a waiter. */
+/*
+ * How many it took, or -errno (-EAGAIN: full); iovecs are copied. An op of no iovecs on a readable fd completes
+ * with 0: a way to wake a waiter.
+ */
 int  plat_aio_submit(plat_aio_t aio, const struct plat_aio_op *ops, unsigned n);
 int  plat_aio_wait(plat_aio_t aio, unsigned min, struct plat_aio_event *events, unsigned max);  /* blocks for @min */
 

@@ -24,7 +24,7 @@
 
 #define MOVE_BATCH      64U
 
-/* --- the array; the lock is held ------------------------------------------------------------------------------------ */
+/* --- the array; the lock is held -------------------------------------------------------------------------- */
 
 /* The first range that ends after @pos, or rs->nr. */
 static unsigned first_after(const struct rangeset *rs, uint64_t pos)
@@ -149,7 +149,7 @@ static void remove_locked(struct rangeset *rs, struct range r)
 		x[from].start = max_u64(x[from].start, r.end);
 }
 
-/* --- the set --------------------------------------------------------------------------------------------------------- */
+/* --- the set ---------------------------------------------------------------------------------------------- */
 
 void rangeset_init(struct rangeset *rs, struct mem *mem, enum rangeset_policy policy, unsigned max)
 {

@@ -28,7 +28,10 @@ struct rangeset {
 
 void rangeset_init(struct rangeset *rs, struct mem *mem, enum rangeset_policy policy, unsigned max);
 void rangeset_fini(struct rangeset *rs);
-/* Room for @extra more ranges, as far as @max and memory allow (no error: the policy covers the rest). No short lock held. */
+/*
+ * Room for @extra more ranges, as far as @max and memory allow (no error: the policy covers the rest). No short
+ * lock held.
+ */
 void rangeset_reserve(struct rangeset *rs, unsigned extra);
 void rangeset_add(struct rangeset *rs, uint64_t start, uint64_t end);
 void rangeset_remove(struct rangeset *rs, uint64_t start, uint64_t end);

@@ -30,7 +30,7 @@ void ra_init(struct ra_state *ra, uint32_t ra_pages)
 	*ra = (struct ra_state){ .ra_pages = ra_pages, .prev_pos = RA_PREV_NONE };
 }
 
-/* --- Sizes ----------------------------------------------------------------------------------- */
+/* --- Sizes ------------------------------------------------------------------------------------------------ */
 
 /* The first window of a stream. */
 static uint32_t init_size(uint64_t req, uint32_t max)
@@ -60,7 +60,7 @@ static uint32_t max_pages(const struct ra_state *ra, uint64_t req, const struct 
 	return ra->ra_pages;
 }
 
-/* --- Plans ----------------------------------------------------------------------------------- */
+/* --- Plans ------------------------------------------------------------------------------------------------ */
 
 /* Exactly these pages, in the smallest folios, and nothing about what comes after. */
 static void plan_plain(struct ra_plan *plan, pgoff_t index, uint64_t pages, const struct ra_env *env)
@@ -133,7 +133,7 @@ void ra_plan_failed(struct ra_plan *plan, const struct ra_folio *folio)
 	plan->plain = true;
 }
 
-/* --- Decisions ------------------------------------------------------------------------------- */
+/* --- Decisions -------------------------------------------------------------------------------------------- */
 
 /*
  * How many pages right before @index are cached, at most @max: what a stream that the state forgot has left

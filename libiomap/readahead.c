@@ -47,7 +47,10 @@ static struct ra_env env_of(struct inode *inode)
 	};
 }
 
-/* Carries a plan out, of which the reader asked for @asked pages. The page @wanted (or none: UINT64_MAX) may wait for memory. */
+/*
+ * Carries a plan out, of which the reader asked for @asked pages. The page @wanted (or none: UINT64_MAX) may wait
+ * for memory.
+ */
 static void populate(struct inode *inode, struct ra_plan *plan, const struct ra_env *env, pgoff_t wanted, uint64_t asked,
 		     struct io_wait *wait)
 {

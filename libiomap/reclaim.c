@@ -33,7 +33,7 @@
 static struct iomap_cache *cache_of(struct mapping *m) { return m->owner; }
 static struct iomap_folio *frame(struct iomap_cache *cache, uint32_t n) { return &cache->zone.arena.frames[n]; }
 
-/* --- the queues ------------------------------------------------------------------------------------------------------------------ */
+/* --- the queues ------------------------------------------------------------------------------------------- */
 
 static void push(struct iomap_cache *cache, struct folio_queue *q, struct iomap_folio *f, uint32_t flag)
 {
@@ -94,9 +94,12 @@ static void removed(struct mapping *m, struct iomap_folio *f, bool gone)
 		add_relaxed(&cache->reclaim.wasted_bytes, folio_bytes(f));
 }
 
-/* --- eviction -------------------------------------------------------------------------------------------------------------------- */
+/* --- eviction --------------------------------------------------------------------------------------------- */
 
-/* Looks at the tail of one queue: a candidate, referenced and locked, or NULL where it stays (moved on). Queue lock held. */
+/*
+ * Looks at the tail of one queue: a candidate, referenced and locked, or NULL where it stays (moved on). Queue
+ * lock held.
+ */
 static struct iomap_folio *examine(struct iomap_cache *cache, struct folio_queue *q)
 {
 	struct iomap_folio *f = frame(cache, q->tail);
@@ -149,7 +152,10 @@ static struct folio_queue *pick(struct reclaim *r, const struct budget *b)
 	return main ? &r->main : NULL;
 }
 
-/* The next folio to evict, referenced and locked, after at most SCAN_BATCH looks; *more is false when there is nothing left to look at. */
+/*
+ * The next folio to evict, referenced and locked, after at most SCAN_BATCH looks; *more is false when there is
+ * nothing left to look at.
+ */
 static struct iomap_folio *next_victim(struct iomap_cache *cache, struct budget *b, bool *more)
 {
 	struct reclaim *r = &cache->reclaim;
@@ -194,7 +200,7 @@ static uint64_t shrink(struct iomap_cache *cache, uint64_t want)
 	return freed;
 }
 
-/* --- callers ---------------------------------------------------------------------------------------------------------------------- */
+/* --- callers ---------------------------------------------------------------------------------------------- */
 
 /* Is something being read or written, or dirty and worth writing? Then memory will come free. */
 static bool movable(struct iomap_cache *cache)
@@ -267,7 +273,7 @@ const struct mapping_ops reclaim_mapping_ops = {
 	.added = added, .removed = removed, .memory_short = memory_short, .memory_low = memory_low,
 };
 
-/* --- the background thread ----------------------------------------------------------------------------------------------------------- */
+/* --- the background thread -------------------------------------------------------------------------------- */
 
 static void reclaim_main(void *arg)
 {

@@ -149,7 +149,7 @@ int iomap_file_stat(struct iomap_file *file, struct iomap_file_stat *st, size_t 
 	return hand_out(st, size, &s, sizeof(s));
 }
 
-/* --- printing ------------------------------------------------------------------------------------------------------------------------ */
+/* --- printing --------------------------------------------------------------------------------------------- */
 
 static const struct { const char *name; size_t offset; bool counts_up; } names[] = {
 #define LEVEL(f) { #f, offsetof(struct iomap_cache_stat, f), false }

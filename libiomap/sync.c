@@ -108,7 +108,7 @@ int sync_name(struct inode *inode)
 	return ret;
 }
 
-/* --- iomap_resolve() --------------------------------------------------------------------------------------------------------------- */
+/* --- iomap_resolve() -------------------------------------------------------------------------------------- */
 
 /* Makes what is cached of [start, end) dirty again and adds it to @again. */
 static void redirty_cached(struct inode *inode, uint64_t start, uint64_t end, struct rangeset *again)

@@ -6,7 +6,10 @@
 
 #include "inode.h"
 
-/* Writes [start, end), then the size, then one flush: 0 means everything written there before is durable. No lock held. */
+/*
+ * Writes [start, end), then the size, then one flush: 0 means everything written there before is durable. No lock
+ * held.
+ */
 int  sync_inode(struct inode *inode, uint64_t start, uint64_t end);
 /* fsync's part beyond the data: a file made here has its name durable too, once. */
 int  sync_name(struct inode *inode);

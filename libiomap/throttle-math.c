@@ -28,7 +28,7 @@
 
 #define LIMIT_MAX       UINT32_MAX      /* units: 16 TiB */
 
-/* --- Limits ---------------------------------------------------------------------------------- */
+/* --- Limits ----------------------------------------------------------------------------------------------- */
 
 struct dirty_limits dirty_limits_from_units(uint64_t thresh, uint64_t bg)
 {
@@ -73,7 +73,7 @@ uint64_t poll_interval(uint64_t dirty, uint64_t thresh)
 	return thresh > dirty ? UINT64_C(1) << (log2_floor(thresh - dirty) / 2) : 1;
 }
 
-/* --- Shares ---------------------------------------------------------------------------------- */
+/* --- Shares ----------------------------------------------------------------------------------------------- */
 
 void fprop_domain_init(struct fprop_domain *d)
 {
@@ -150,7 +150,7 @@ uint64_t wb_share_bg(uint64_t wb_thresh, struct dirty_limits l)
 	return l.thresh ? wb_thresh * l.bg / l.thresh : 0;
 }
 
-/* --- Position -------------------------------------------------------------------------------- */
+/* --- Position --------------------------------------------------------------------------------------------- */
 
 uint64_t pos_poly(uint64_t setpoint, uint64_t dirty, uint64_t limit)
 {
@@ -200,7 +200,7 @@ uint64_t pos_ratio(const struct pos_input *in)
 	return pos;
 }
 
-/* --- Rates ----------------------------------------------------------------------------------- */
+/* --- Rates ------------------------------------------------------------------------------------------------ */
 
 void wb_rate_init(struct wb_rate *r, uint64_t written_total, uint64_t dirtied_total, uint64_t now)
 {
@@ -299,7 +299,7 @@ void wb_rate_update_ratelimit(struct wb_rate *r, uint64_t pos, uint64_t dirtied_
 	r->balanced_ratelimit = balanced;
 }
 
-/* --- Pauses ---------------------------------------------------------------------------------- */
+/* --- Pauses ----------------------------------------------------------------------------------------------- */
 
 /* Here a second is 1024 ms: what divides by it is a guess, and shall be a shift. */
 #define SECOND_SHIFT    10
@@ -408,7 +408,7 @@ enum throttle_verdict throttle_decide(struct throttle_task *t, uint64_t pages_di
 	return THROTTLE_SLEEP;
 }
 
-/* --- Chunks ---------------------------------------------------------------------------------- */
+/* --- Chunks ----------------------------------------------------------------------------------------------- */
 
 uint64_t writeback_chunk(uint64_t avg_bw, uint64_t dirty_limit, uint64_t left, uint64_t min_chunk)
 {

@@ -26,7 +26,7 @@
 #define POS_ONE                 (1U << POS_SHIFT)       /* position ratio 1.0 */
 #define WRITEBACK_CHUNK_MIN     1024U           /* 4 MiB */
 
-/* --- Limits: how much may be dirty ----------------------------------------------------------- */
+/* --- Limits: how much may be dirty ------------------------------------------------------------------------ */
 
 struct dirty_limits { uint64_t thresh, bg; };   /* bg < thresh, or both 0 */
 
@@ -44,7 +44,7 @@ uint64_t dirty_limit_step(uint64_t limit, uint64_t thresh, uint64_t dirty);
 /* What a writer in free run may dirty before it looks again: about the square root of the room left. */
 uint64_t poll_interval(uint64_t dirty, uint64_t thresh);
 
-/* --- Shares: which part of the limit is whose device's --------------------------------------- */
+/* --- Shares: which part of the limit is whose device's ---------------------------------------------------- */
 
 /* Completions of all devices under one limit. Each device has its fprop_local; all halve every period. */
 struct fprop_domain {
@@ -70,7 +70,7 @@ uint64_t wb_share(uint64_t limit, struct fraction f);
 /* The background limit that belongs to a device's part of the limit. */
 uint64_t wb_share_bg(uint64_t wb_thresh, struct dirty_limits l);
 
-/* --- Position: how far from the set point ---------------------------------------------------- */
+/* --- Position: how far from the set point ----------------------------------------------------------------- */
 
 /* 1 + ((setpoint - dirty) / (limit - setpoint))^3 within 0 to 2, times POS_ONE; setpoint <= limit. */
 uint64_t pos_poly(uint64_t setpoint, uint64_t dirty, uint64_t limit);
@@ -86,7 +86,7 @@ struct pos_input {
  */
 uint64_t pos_ratio(const struct pos_input *in);
 
-/* --- Rates: how fast the device cleans, how fast each writer may dirty ----------------------- */
+/* --- Rates: how fast the device cleans, how fast each writer may dirty ------------------------------------ */
 
 struct wb_rate {
 	uint64_t write_bw, avg_bw;              /* avg_bw is smoothed twice, and never 0 */
@@ -114,7 +114,7 @@ void wb_rate_update_bandwidth(struct wb_rate *r, uint64_t written_total, uint64_
 /* What one writer may dirty a second, here and now; 0 at the hard limit. */
 uint64_t wb_task_rate(const struct wb_rate *r, uint64_t pos);
 
-/* --- Pauses: who sleeps how long ------------------------------------------------------------- */
+/* --- Pauses: who sleeps how long -------------------------------------------------------------------------- */
 
 struct pause_targets {
 	uint64_t max_ms;        /* no longer: the device must not run out of work meanwhile */
@@ -154,7 +154,7 @@ enum throttle_verdict throttle_decide(struct throttle_task *t, uint64_t pages_di
 				      const struct pause_targets *targets, bool async, uint64_t now,
 				      uint64_t *pause_ms);
 
-/* --- Chunks: how much of one inode to write before the next gets its turn -------------------- */
+/* --- Chunks: how much of one inode to write before the next gets its turn --------------------------------- */
 
 /*
  * About half a second of device time, at most an eighth of the limit, a whole number of @min_chunk; @left:

@@ -15,7 +15,10 @@ void throttle_dirtied(struct task *task, uint64_t bytes);
  * error of a device that has failed for good (docs/design.md).
  */
 int  throttle_balance(struct iomap_cache *cache, struct wb *wb, struct task *task, bool nowait);
-/* How much a writer may dirty between two looks at the limits: @most (a power of two), less where the limits are small. */
+/*
+ * How much a writer may dirty between two looks at the limits: @most (a power of two), less where the limits are
+ * small.
+ */
 uint64_t throttle_step(struct iomap_cache *cache, uint64_t most);
 /* Is more dirty than the background limit, all told or of this device's share? */
 bool throttle_over_background(struct iomap_cache *cache, struct wb *wb);

@@ -149,7 +149,10 @@ void discard_failed(struct mapping *m, uint64_t start, uint64_t end)
 				if (ifs_block_set(f, &m->geom, IFS_FAILED, b))
 					mapping_cancel(m, f, b, 1);
 			at = folio_index(f) + folio_pages(f);
-			/* What is cached differs from what is stored: it goes, where nothing else in the folio is dirty. */
+			/*
+			 * What is cached differs from what is stored: it goes, where nothing else in the folio is
+			 * dirty.
+			 */
 			if (!folio_is_dirty(f))
 				mapping_remove(m, f);
 			else

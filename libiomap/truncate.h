@@ -12,7 +12,10 @@
  * exclusively, or nobody else can reach the mapping. Sleeps.
  */
 void truncate_from(struct mapping *m, uint64_t pos);
-/* Drops clean, unlocked, unused folios wholly inside pages [first, last]; returns how many pages are left. Never waits for I/O. */
+/*
+ * Drops clean, unlocked, unused folios wholly inside pages [first, last]; returns how many pages are left. Never
+ * waits for I/O.
+ */
 uint64_t invalidate_clean(struct mapping *m, pgoff_t first, pgoff_t last);
 /* Gives up failed blocks that lie wholly inside [start, end): their contents are read from the device again. */
 void discard_failed(struct mapping *m, uint64_t start, uint64_t end);

@@ -111,7 +111,10 @@ static struct ioend *get_slot(struct pass *p)
 	}
 }
 
-/* Blocks [first, first + nr) of @f are in flight: into requests with them. @size: the file's, when they were claimed. */
+/*
+ * Blocks [first, first + nr) of @f are in flight: into requests with them. @size: the file's, when they were
+ * claimed.
+ */
 static void add_run(struct pass *p, struct iomap_folio *f, unsigned first, unsigned nr, uint64_t size)
 {
 	struct ifs_geometry *g = &p->inode->mapping.geom;
@@ -175,7 +178,10 @@ static bool claim_and_unlock(struct pass *p, struct iomap_folio *f, unsigned fro
 	return claimed;
 }
 
-/* First block of @f that may not be written in any order, because it ends beyond the device's size; or the last with data, + 1. */
+/*
+ * First block of @f that may not be written in any order, because it ends beyond the device's size; or the last
+ * with data, + 1.
+ */
 static unsigned in_place_end(const struct inode *inode, const struct iomap_folio *f, uint64_t size)
 {
 	const struct ifs_geometry *g = &inode->mapping.geom;
@@ -309,7 +315,10 @@ static void write_beyond(struct pass *p, uint64_t start, uint64_t end, uint64_t 
 		return;
 	submit_all(p);
 	if (p->sync) {
-		/* Also where nothing is beyond any more: somebody may have grown the device over blocks that this pass left out. */
+		/*
+		 * Also where nothing is beyond any more: somebody may have grown the device over blocks that this
+		 * pass left out.
+		 */
 		mutex_lock(&inode->extend_lock);
 		write_in_place(p, start, end, UINT64_MAX);
 		submit_all(p);

@@ -88,7 +88,7 @@ static inline uint64_t leaf_bits(uint64_t index, uint64_t last)
 	return ((UINT64_C(2) << hi) - 1) & ~((UINT64_C(1) << lo) - 1);
 }
 
-/* --- reading -------------------------------------------------------------------------------------------------------- */
+/* --- reading ---------------------------------------------------------------------------------------------- */
 
 static inline struct xa_node *leaf_of(const struct xarray *xa, uint64_t index)
 {
@@ -197,7 +197,7 @@ bool xa_get_mark(const struct xarray *xa, uint64_t index, enum xa_mark mark)
 	return leaf && (load_acquire(&leaf->bits[mark]) >> slot_of(index, 0) & 1);
 }
 
-/* --- bits, from the leaf up ------------------------------------------------------------------------------------------ */
+/* --- bits, from the leaf up ------------------------------------------------------------------------------- */
 
 /* The path to the leaf of @index, which exists. */
 static void walk(const struct xarray *xa, uint64_t index, struct path *path)
@@ -288,7 +288,7 @@ uint64_t xa_copy_mark(struct xarray *xa, uint64_t *first, uint64_t last, enum xa
 	return nr;
 }
 
-/* --- nodes ---------------------------------------------------------------------------------------------------------- */
+/* --- nodes ------------------------------------------------------------------------------------------------ */
 
 static void free_node(struct rcu_head *head)
 {
@@ -513,9 +513,12 @@ void xa_erase(struct xarray *xa, uint64_t index, uint64_t nr)
 	shrink(xa);
 }
 
-/* --- all nodes ------------------------------------------------------------------------------------------------------ */
+/* --- all nodes -------------------------------------------------------------------------------------------- */
 
-/* Calls @visit for every node, children first, until it returns something else than 0. Levels are counted, not believed. */
+/*
+ * Calls @visit for every node, children first, until it returns something else than 0. Levels are counted, not
+ * believed.
+ */
 static int each_node(const struct xarray *xa, int (*visit)(const struct xarray *xa, struct xa_node *node, unsigned shift,
 							  void *arg), void *arg)
 {

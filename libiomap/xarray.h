@@ -53,7 +53,10 @@ void  xa_clear_mark(struct xarray *xa, uint64_t index, enum xa_mark mark);
  */
 uint64_t xa_copy_mark(struct xarray *xa, uint64_t *first, uint64_t last, enum xa_mark from, enum xa_mark to, uint64_t max);
 
-/* Recomputes what the tree claims (counts, marks of inner nodes, heights): 0, or -EUCLEAN and the first thing broken in words. */
+/*
+ * Recomputes what the tree claims (counts, marks of inner nodes, heights): 0, or -EUCLEAN and the first thing
+ * broken in words.
+ */
 int   xa_check(const struct xarray *xa, char *why, size_t why_len);
 uint64_t xa_nodes(const struct xarray *xa);     /* for tests: how many nodes there are */
 
