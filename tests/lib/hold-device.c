@@ -773,16 +773,6 @@ unsigned t_hold_rule(struct t_hold *hold, const struct t_hold_rule *rule)
 	return nr;
 }
 
-unsigned t_hold_matches(struct t_hold *hold, unsigned rule)
-{
-	unsigned nr;
-
-	pthread_mutex_lock(&hold->lock);
-	nr = hold->rules[rule].matches;
-	pthread_mutex_unlock(&hold->lock);
-	return nr;
-}
-
 unsigned t_hold_acted(struct t_hold *hold, unsigned rule)
 {
 	unsigned nr;
@@ -936,16 +926,6 @@ void t_hold_log_clear(struct t_hold *hold)
 	pthread_mutex_unlock(&hold->lock);
 }
 
-bool t_hold_idle(struct t_hold *hold)
-{
-	bool idle;
-
-	pthread_mutex_lock(&hold->lock);
-	idle = hold->count.inflight == 0;
-	pthread_mutex_unlock(&hold->lock);
-	return idle;
-}
-
 const char *t_hold_bad(struct t_hold *hold)
 {
 	const char *bad;
@@ -1009,16 +989,6 @@ void t_hold_poke(struct t_hold *hold, const void *buf, uint64_t len, uint64_t po
 		memcpy(hold->durable + pos, buf, len);
 	if (pos + len > hold->now_size)
 		hold->now_size = hold->durable_size = pos + len;
-	pthread_mutex_unlock(&hold->lock);
-}
-
-void t_hold_poke_size(struct t_hold *hold, uint64_t size)
-{
-	pthread_mutex_lock(&hold->lock);
-	set_image_size(hold->now, &hold->now_size, size);
-	if (hold->durable)
-		set_image_size(hold->durable, &hold->durable_size, size);
-	hold->durable_size = size;
 	pthread_mutex_unlock(&hold->lock);
 }
 

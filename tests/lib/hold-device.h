@@ -64,7 +64,6 @@ struct t_hold_rule {
 };
 
 unsigned t_hold_rule(struct t_hold *hold, const struct t_hold_rule *rule);      /* its number */
-unsigned t_hold_matches(struct t_hold *hold, unsigned rule);    /* requests that matched, skipped ones included */
 unsigned t_hold_acted(struct t_hold *hold, unsigned rule);
 void t_hold_heal(struct t_hold *hold);                  /* no more rules but T_HOLD_PARK; those go by release */
 
@@ -105,7 +104,6 @@ struct t_hold_count {
 void t_hold_counts(struct t_hold *hold, struct t_hold_count *out);
 unsigned t_hold_log(struct t_hold *hold, struct t_hold_entry *out, unsigned max);      /* since t_hold_log_clear() */
 void t_hold_log_clear(struct t_hold *hold);
-bool t_hold_idle(struct t_hold *hold);                  /* nothing queued, nothing kept */
 const char *t_hold_bad(struct t_hold *hold);            /* the first broken rule of device.h in words, or NULL */
 
 /* The store itself, as it would be read now. */
@@ -114,7 +112,6 @@ void t_hold_peek(struct t_hold *hold, void *buf, uint64_t len, uint64_t pos);  /
 void t_hold_peek_durable(struct t_hold *hold, void *buf, uint64_t len, uint64_t pos);  /* as t_hold_crash_strict() has it */
 uint64_t t_hold_durable_size(struct t_hold *hold);
 void t_hold_poke(struct t_hold *hold, const void *buf, uint64_t len, uint64_t pos);    /* durable at once */
-void t_hold_poke_size(struct t_hold *hold, uint64_t size);
 
 /*
  * The store after a power cut now: a new one with the same params, no rules. What no finished flush covers is old or new

@@ -94,7 +94,7 @@ static struct config cfg;
 static struct op *ops;
 static unsigned nr_ops;
 
-/* --- generating --------------------------------------------------------------------------------------------------------- */
+/* --- generating -------------------------------------------------------------------------------------------------- */
 
 static uint64_t pick_len(uint64_t *r)
 {
@@ -298,7 +298,7 @@ static void print_op(unsigned nr, const struct op *op)
 	}
 }
 
-/* --- the models --------------------------------------------------------------------------------------------------------- */
+/* --- the models -------------------------------------------------------------------------------------------------- */
 
 static unsigned char *bytes;            /* what the file holds; zeros past its size */
 static uint64_t size;
@@ -479,7 +479,7 @@ static void model_truncate(uint64_t to)
 	new_size(to, to);
 }
 
-/* --- the file ----------------------------------------------------------------------------------------------------------- */
+/* --- the file ---------------------------------------------------------------------------------------------------- */
 
 static struct iomap_cache *cache;
 static struct iomap_device *device;
@@ -978,7 +978,7 @@ static _Noreturn void run_list(const char *file_path)
 	exit(0);
 }
 
-/* --- running and shortening ----------------------------------------------------------------------------------------------- */
+/* --- running and shortening -------------------------------------------------------------------------------------- */
 
 enum verdict { PASSED, SKIPPED, FAILED };
 

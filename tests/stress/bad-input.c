@@ -112,7 +112,7 @@ static void check_unchanged(struct t_rig *rig)
 	t_rig_check(rig);
 }
 
-/* --- reading and writing ------------------------------------------------------------------------------------------------ */
+/* --- reading and writing ----------------------------------------------------------------------------------------- */
 
 /* C85 */
 static void null_buffer_is_efault(void)
@@ -410,7 +410,7 @@ static void null_is_einval(void)
 	t_rig_down(&rig);
 }
 
-/* --- opening ------------------------------------------------------------------------------------------------------------ */
+/* --- opening ----------------------------------------------------------------------------------------------------- */
 
 static void block_size_is_a_power_of_two_in_bounds(void)
 {
@@ -746,7 +746,7 @@ static void unknown_params_of_a_file_are_refused(void)
 	CHECK_EQ(iomap_cache_destroy(cache), 0);
 }
 
-/* --- the cache ---------------------------------------------------------------------------------------------------------- */
+/* --- the cache --------------------------------------------------------------------------------------------------- */
 
 static void try_params(const struct iomap_cache_params *params, int wanted, const char *what)
 {
@@ -1071,7 +1071,7 @@ static void devices_check_their_arguments(void)
 	CHECK_EQ(iomap_device_close(device), 0);
 }
 
-/* --- the life of a file ------------------------------------------------------------------------------------------------- */
+/* --- the life of a file ------------------------------------------------------------------------------------------ */
 
 static void a_forked_child_gets_ebadf_and_makes_its_own_cache(void)
 {

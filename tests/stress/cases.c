@@ -53,7 +53,7 @@ static uint64_t until(unsigned ms_in_check, unsigned ms_in_check_long)
 	return t_run_now_ns() + 1000000ULL * rounds(ms_in_check, ms_in_check_long);
 }
 
-/* --- data integrity ------------------------------------------------------------------------------------------------------ */
+/* --- data integrity ---------------------------------------------------------------------------------------------- */
 
 /* C03 */
 static void truncate_down_write_truncate_up_at_odd_offsets(void)
@@ -328,7 +328,7 @@ static void a_buffer_does_not_change_while_it_is_written(void)
 	t_rig_down(&rig);
 }
 
-/* --- size and end of file ------------------------------------------------------------------------------------------------ */
+/* --- size and end of file ---------------------------------------------------------------------------------------- */
 
 /* C18: the device fills the memory of a read past its end with 0xAA */
 static void garbage_behind_the_end_never_shows(void)
@@ -720,7 +720,7 @@ static void an_old_end_of_a_file_is_not_written_over_newer_bytes(void)
 	free(model);
 }
 
-/* --- accounting and throttling -------------------------------------------------------------------------------------------- */
+/* --- accounting and throttling ----------------------------------------------------------------------------------- */
 
 /* C30 */
 static void truncating_dirty_data_gives_its_count_back(void)
@@ -962,7 +962,7 @@ static void the_device_is_asked_for_exactly_what_is_needed(void)
 	}
 }
 
-/* --- errors and fsync ----------------------------------------------------------------------------------------------------- */
+/* --- errors and fsync -------------------------------------------------------------------------------------------- */
 
 static void fsync_all(struct iomap_file **handles, int wanted, const char *phase)
 {
@@ -1227,7 +1227,7 @@ static void a_full_device_is_enospc_never_zero(void)
 	t_rig_down(&rig);
 }
 
-/* --- asynchronous I/O ------------------------------------------------------------------------------------------------------ */
+/* --- asynchronous I/O -------------------------------------------------------------------------------------------- */
 
 /* C49 */
 static void a_negative_completion_is_an_error_number(void)
@@ -1459,7 +1459,7 @@ static void all_who_wait_for_a_failing_read_get_its_error(void)
 	t_rig_down(&rig);
 }
 
-/* --- concurrency ----------------------------------------------------------------------------------------------------------- */
+/* --- concurrency ------------------------------------------------------------------------------------------------- */
 
 static void *write_at_65536(void *arg)
 {
@@ -1679,7 +1679,7 @@ static void the_tail_of_an_unaligned_write_inside_the_file_stays(void)
 	t_rig_down(&rig);
 }
 
-/* --- readahead ------------------------------------------------------------------------------------------------------------- */
+/* --- readahead --------------------------------------------------------------------------------------------------- */
 
 static void fill_store(struct t_hold *hold, uint64_t len, int byte)
 {
@@ -1842,7 +1842,7 @@ static void sequential_reads_of_odd_size_use_large_requests(void)
 	t_rig_down(&rig);
 }
 
-/* --- memory ----------------------------------------------------------------------------------------------------------------- */
+/* --- memory ------------------------------------------------------------------------------------------------------ */
 
 struct piecewise {
 	struct iomap_file *file;
@@ -2030,7 +2030,7 @@ static void one_failing_allocation_in_three_shows_no_wrong_byte(void)
 	free(model);
 }
 
-/* --- large offsets, on the memory device, which is sparse ------------------------------------------------------------------ */
+/* --- large offsets, on the memory device, which is sparse -------------------------------------------------------- */
 
 struct sparse {
 	struct iomap_cache *cache;

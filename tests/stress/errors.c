@@ -17,7 +17,7 @@
 
 enum { FILE_MAX = 512 << 10 };
 
-/* --- the script ------------------------------------------------------------------------------------------------------------ */
+/* --- the script -------------------------------------------------------------------------------------------------- */
 
 struct script {
 	struct t_rig *rig;
@@ -157,7 +157,7 @@ static void small_rig(struct t_rig *rig, unsigned geometry)
 	rig->block_size = geometries[geometry].block;
 }
 
-/* --- writes ---------------------------------------------------------------------------------------------------------------- */
+/* --- writes ------------------------------------------------------------------------------------------------------ */
 
 static void eio_on_the_nth_write_loses_nothing(void)
 {
@@ -387,7 +387,7 @@ static void under_drop_failed_blocks_are_clean_and_still_readable(void)
 	t_rig_down(&rig);
 }
 
-/* --- flushes --------------------------------------------------------------------------------------------------------------- */
+/* --- flushes ----------------------------------------------------------------------------------------------------- */
 
 /* Every fsync, by whatever handle, and sync of the cache say so. */
 static void check_sticky(struct t_rig *rig)
@@ -525,7 +525,7 @@ static void a_flush_counts_only_for_writes_that_were_done_before_it(void)
 	t_rig_down(&rig);
 }
 
-/* --- a device that fails for good -------------------------------------------------------------------------------------------- */
+/* --- a device that fails for good -------------------------------------------------------------------------------- */
 
 struct dead {
 	unsigned n;
@@ -730,7 +730,7 @@ static void abandon_does_not_wait_for_ever(void)
 	_exit(0);                               /* the memory is leaked, on purpose */
 }
 
-/* --- reads ----------------------------------------------------------------------------------------------------------------- */
+/* --- reads ------------------------------------------------------------------------------------------------------- */
 
 static void a_failed_nth_read_changes_nothing_and_can_be_repeated(void)
 {
@@ -798,7 +798,7 @@ static void a_write_that_cannot_read_the_rest_of_its_block_changes_nothing(void)
 	t_rig_down(&rig);
 }
 
-/* --- allocations ------------------------------------------------------------------------------------------------------------ */
+/* --- allocations ------------------------------------------------------------------------------------------------- */
 
 static struct {
 	_Atomic uint64_t calls, live, bytes, wrong;
@@ -977,7 +977,7 @@ static void all_allocations_failing_from_the_nth_on_is_enomem(void)
 	run_all_failing_allocations(true);
 }
 
-/* --- space ------------------------------------------------------------------------------------------------------------------ */
+/* --- space ------------------------------------------------------------------------------------------------------- */
 
 static void a_full_disk_is_reported_by_the_write_that_needs_the_space(void)
 {
