@@ -34,7 +34,6 @@ int wb_create(struct zone *zone, struct wb_peaks *peaks, struct wb_sums *sums, u
 	mutex_init(&wb->depth_lock, LOCK_DEVICE);
 	cond_init(&wb->depth_cond);
 	list_init(&wb->free_ioends);
-	list_init(&wb->short_ioends);
 	mutex_init(&wb->bw_lock, LOCK_LEAF);
 	wb_rate_init(&wb->rate, 0, 0, plat_now_ns() / NS_PER_MS);
 	store_relaxed(&wb->last_good_ns, plat_now_ns());
@@ -142,23 +141,27 @@ uint64_t wb_completions(struct wb *wb)
 	return n;
 }
 
+static void wake_waiters(struct wb *wb)
+{
+	lockdep_assert_held(&wb->depth_lock);
+	wb->completions++;
+	if (wb->depth_waiters)
+		cond_broadcast(&wb->depth_cond);
+}
+
 void wb_completed(struct wb *wb)
 {
 	mutex_lock(&wb->depth_lock);
 	IOMAP_BUG_ON(!wb->outstanding);
 	wb->outstanding--;
-	wb->completions++;
-	if (wb->depth_waiters)
-		cond_broadcast(&wb->depth_cond);
+	wake_waiters(wb);
 	mutex_unlock(&wb->depth_lock);
 }
 
 void wb_poke(struct wb *wb)
 {
 	mutex_lock(&wb->depth_lock);
-	wb->completions++;
-	if (wb->depth_waiters)
-		cond_broadcast(&wb->depth_cond);
+	wake_waiters(wb);
 	mutex_unlock(&wb->depth_lock);
 }
 
@@ -170,13 +173,6 @@ void wb_wait_completion(struct wb *wb, uint64_t seen, uint64_t when_ns)
 	while (wb->completions == seen && cond_wait_until(&wb->depth_cond, &wb->depth_lock, when_ns))
 		;
 	wb->depth_waiters--;
-	mutex_unlock(&wb->depth_lock);
-}
-
-static void hand_out(struct wb *wb, unsigned n)
-{
-	mutex_lock(&wb->depth_lock);
-	wb->outstanding += n;
 	mutex_unlock(&wb->depth_lock);
 }
 
@@ -221,13 +217,32 @@ static void offer_split(struct wb *wb, struct iomap_device *dev, struct iomap_re
 	}
 }
 
-void wb_offer(struct wb *wb, struct iomap_device *dev, struct iomap_request **reqs, unsigned n)
+static void hand_out(struct wb *wb, unsigned n)
 {
-	uint64_t max = dev->info.max_bytes;
+	mutex_lock(&wb->depth_lock);
+	wb->outstanding += n;
+	mutex_unlock(&wb->depth_lock);
+}
 
+static bool too_large(struct iomap_device *dev, const struct iomap_request *req)
+{
+	return dev->info.max_bytes && request_bytes(req) > dev->info.max_bytes;
+}
+
+bool wb_offer_again(struct wb *wb, struct iomap_device *dev, struct iomap_request *req)
+{
+	if (!too_large(dev, req))
+		return device_submit(dev, &req, 1) == 1;
+	offer_split(wb, dev, req);
+	return true;
+}
+
+void wb_submit(struct wb *wb, struct iomap_device *dev, struct iomap_request **reqs, unsigned n)
+{
 	might_sleep();
+	hand_out(wb, n);
 	for (unsigned i = 0, from = 0; i < n; ) {
-		bool large = max && request_bytes(reqs[i]) > max;
+		bool large = too_large(dev, reqs[i]);
 		struct iomap_request *req = reqs[i++];
 
 		if (large) {
@@ -239,12 +254,6 @@ void wb_offer(struct wb *wb, struct iomap_device *dev, struct iomap_request **re
 			offer(wb, dev, reqs + from, i - from);
 		}
 	}
-}
-
-void wb_submit(struct wb *wb, struct iomap_device *dev, struct iomap_request **reqs, unsigned n)
-{
-	hand_out(wb, n);
-	wb_offer(wb, dev, reqs, n);
 }
 
 struct sync_request { struct iomap_request req; struct wb *wb; struct mutex lock; struct cond cond; bool done; };

@@ -62,7 +62,6 @@ struct wb {
 	_Alignas(64) struct mutex depth_lock;   /* LOCK_DEVICE */
 	struct cond depth_cond;                 /* a request of this device completed */
 	struct list free_ioends;
-	struct list short_ioends;               /* came back short; to be given out again */
 	void *ioend_memory;
 	size_t ioend_bytes;
 	uint64_t completions;                   /* requests that ended, of any kind */
@@ -91,17 +90,17 @@ static inline uint64_t wb_level(const struct wb *wb, enum wb_level l)
 
 /* Gives all requests to the device, waiting for completions where its queue is full. No short lock held. */
 void wb_submit(struct wb *wb, struct iomap_device *dev, struct iomap_request **reqs, unsigned n);
-/* Offers requests that count as given out already. */
-void wb_offer(struct wb *wb, struct iomap_device *dev, struct iomap_request **reqs, unsigned n);
+/* Offers a request that counts as given out already, once. False: the queue is full. @wb may be gone if it was taken. */
+bool wb_offer_again(struct wb *wb, struct iomap_device *dev, struct iomap_request *req);
 /*
  * One request given to wb_submit() or wb_flush() ended. The last thing its completion does: the wb may be gone
  * afterwards.
  */
 void wb_completed(struct wb *wb);
-/* Sleeps until a request of this device ends after @seen was read from wb_completions(), or until @when_ns. */
 bool wb_is_busy(struct wb *wb);                 /* some request of it is under way */
 uint64_t wb_completions(struct wb *wb);
 void wb_poke(struct wb *wb);                    /* wakes those waiters as a completion would */
+/* Sleeps until a request of this device ends after @seen was read from wb_completions(), or until @when_ns. */
 void wb_wait_completion(struct wb *wb, uint64_t seen, uint64_t when_ns);
 
 /*

@@ -329,9 +329,13 @@ static int resize(struct inode *inode, uint64_t size)
 {
 	struct mapping *m = &inode->mapping;
 	uint64_t old = inode_size(inode), edge = min_u64(size, old);
-	struct iomap_folio *f = edge ? mapping_get_locked(m, (edge - 1) >> PAGE_SHIFT) : NULL;
+	struct iomap_folio *f;
 	int ret = 0;
 
+	mutex_lock(&inode->extend_lock);
+	if (size > device_size(inode->device))
+		writeback_settle_end(inode);
+	f = edge ? mapping_get_locked(m, (edge - 1) >> PAGE_SHIFT) : NULL;
 	if (f)
 		truncate_wait_writeback(m, f);
 	if (size < old) {
@@ -350,6 +354,7 @@ static int resize(struct inode *inode, uint64_t size)
 		folio_unlock(m->zone, f);
 		folio_put(m->zone, f);
 	}
+	mutex_unlock(&inode->extend_lock);
 	return ret;
 }
 

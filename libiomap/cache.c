@@ -419,16 +419,23 @@ void iomap_cache_abandon(struct iomap_cache *cache)
 	if (!cache || !*cache->alive)
 		return;
 	store_release(&cache->abandoned, true);
-	flusher_stop_helpers(cache);
+	flusher_ask_stop_helpers(cache);
 	list_for_each(it, &cache->wbs)
-		flusher_stop(list_entry(it, struct wb, all));
-	while (requests_outstanding(cache)) {
+		flusher_ask_stop(list_entry(it, struct wb, all));
+	/* The reclaim thread stays: it gives out the rest of what comes back short. */
+	while (load_acquire(&cache->nr_threads) > 1 || requests_outstanding(cache)) {
 		if (plat_now_ns() > until) {
 			cache_log(cache, IOMAP_LOG_ERR, "requests still in flight after 10 s: the cache's memory is left to them");
+			mutex_lock(&cache->inode_lock);
+			cache->nr_handles++;    /* also when the last handle is closed */
+			mutex_unlock(&cache->inode_lock);
 			return;
 		}
 		plat_sleep_ns(NS_PER_MS);
 	}
+	flusher_stop_helpers(cache);
+	list_for_each(it, &cache->wbs)
+		flusher_stop(list_entry(it, struct wb, all));
 	while ((inode = inode_next(cache, inode))) {
 		truncate_from(&inode->mapping, 0);
 		flusher_forget(inode);

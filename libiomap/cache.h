@@ -40,6 +40,7 @@ struct reclaim {
 	_Atomic uint64_t evicted_bytes, refaults, wasted_bytes;
 	struct mutex thread_lock;               /* LOCK_LEAF: the background thread sleeps with it */
 	struct cond thread_cond;
+	struct list short_ioends;               /* writes that came back short: the thread gives them out again */
 	bool wanted, stop, has_thread;
 	struct thread thread;
 	uint64_t low_bytes, high_bytes;         /* free memory: start below low, stop at high */
@@ -93,6 +94,7 @@ struct iomap_cache {
 	unsigned nr_helpers;
 	struct wb *assist;                      /* has a batch to share, or NULL */
 	bool helper_stop;
+	_Atomic unsigned nr_threads;            /* of the library's own: those between cache_thread_begin() and _end() */
 };
 
 /* The backing device for files on st_dev @dev, or for an engine's @device; made if need be. 0 or -errno. */
@@ -110,6 +112,9 @@ static inline void task_count(struct task *t, enum task_stat s, uint64_t n)
 {
 	store_relaxed(&t->stat[s], load_relaxed(&t->stat[s]) + n);      /* its own thread is the only writer */
 }
+/* First and last thing a thread of the library's own does. */
+void cache_thread_begin(struct iomap_cache *cache);
+void cache_thread_end(struct iomap_cache *cache);
 uint64_t cache_task_sum(struct iomap_cache *cache, enum task_stat s);
 /* printf to the log hook; no short lock held. */
 __attribute__((format(printf, 3, 4))) void cache_log(struct iomap_cache *cache, int level, const char *fmt, ...);

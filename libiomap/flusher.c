@@ -19,7 +19,6 @@
 #include <errno.h>
 #include "flusher.h"
 #include "ioend.h"
-#include "space.h"
 #include "sync.h"
 #include "throttle.h"
 #include "writeback.h"
@@ -175,13 +174,8 @@ static struct inode *take(struct wb *wb)
 static void finish_closed(struct inode *inode)
 {
 	ioend_wait_idle(inode);
-	if (mapping_is_marked(&inode->mapping, XA_MARK_DIRTY))
-		return;
-	if (!inode->fixed_size && device_size(inode->device) != inode_size(inode))
-		inode_set_device_size(inode, inode_size(inode));
-	space_trim(inode);
-	if (!inode_is_durable(inode))
-		sync_flush(inode);     /* an error stays with the inode, and keeps it here */
+	if (!mapping_is_marked(&inode->mapping, XA_MARK_DIRTY))
+		sync_closed(inode);
 }
 
 /* Writes one chunk of an inode taken by take(): the bytes submitted. Puts it where it belongs. */
@@ -195,9 +189,8 @@ static uint64_t write_one(struct wb *wb, struct inode *inode, uint64_t quota, ui
 	retry = now >= inode->retry_at_ns;
 	mutex_unlock(&wb->list_lock);
 	throttle_update_bandwidth(wb, !load_relaxed(&inode->nr_inflight));
-	ioend_resubmit(wb);
 	wrote = writeback_some(inode, quota, retry);
-	if (closed)
+	if (closed && !load_relaxed(&inode->cache->abandoned))
 		finish_closed(inode);
 	throttle_update_bandwidth(wb, false);
 
@@ -248,7 +241,7 @@ static void work(struct wb *wb, enum reason reason, uint64_t bytes)
 	uint64_t start = plat_now_ns(), done = 0, round_done = 0;
 	bool queued = false;
 
-	while (done < bytes) {
+	while (done < bytes && !load_relaxed(&cache->abandoned)) {
 		uint64_t cutoff = start, seen = wb_completions(wb), wrote;
 		struct inode *inode;
 		bool several;
@@ -320,13 +313,14 @@ static bool queue_retries(struct wb *wb)
 
 static void retry_failed(struct wb *wb)
 {
+	struct iomap_cache *cache = wb->owner;
 	struct inode *inode;
 	bool any;
 
 	mutex_lock(&wb->list_lock);
 	any = queue_retries(wb);
 	mutex_unlock(&wb->list_lock);
-	while (any && (inode = take(wb)))
+	while (any && !load_relaxed(&cache->abandoned) && (inode = take(wb)))
 		write_one(wb, inode, UINT64_MAX, plat_now_ns());
 }
 
@@ -334,10 +328,8 @@ static void flusher_main(void *arg)
 {
 	struct wb *wb = arg;
 	struct iomap_cache *cache = wb->owner;
-	struct task *task = cache_task(cache);
 
-	if (task)
-		task->internal = true;
+	cache_thread_begin(cache);
 	mutex_lock(&wb->list_lock);
 	while (!wb->stop) {
 		unsigned interval = load_relaxed(&cache->dirty_writeback_ms);
@@ -364,7 +356,6 @@ static void flusher_main(void *arg)
 		if (old)
 			wb->last_old_flush_ns = now;
 		mutex_unlock(&wb->list_lock);
-		ioend_resubmit(wb);
 		if (bytes)
 			work(wb, REASON_REQUEST, bytes);
 		if (retry)
@@ -378,6 +369,7 @@ static void flusher_main(void *arg)
 			wb->last_old_flush_ns = plat_now_ns();
 	}
 	mutex_unlock(&wb->list_lock);
+	cache_thread_end(cache);
 }
 
 int flusher_start(struct wb *wb)
@@ -388,16 +380,21 @@ int flusher_start(struct wb *wb)
 	return ret;
 }
 
+void flusher_ask_stop(struct wb *wb)
+{
+	mutex_lock(&wb->list_lock);
+	wb->stop = true;
+	cond_broadcast(&wb->work_cond);
+	mutex_unlock(&wb->list_lock);
+}
+
 void flusher_stop(struct wb *wb)
 {
 	struct iomap_cache *cache = wb->owner;
 
 	if (!wb->has_flusher)
 		return;
-	mutex_lock(&wb->list_lock);
-	wb->stop = true;
-	cond_broadcast(&wb->work_cond);
-	mutex_unlock(&wb->list_lock);
+	flusher_ask_stop(wb);
 	thread_join(&wb->flusher);
 	wb->has_flusher = false;
 	mutex_lock(&cache->helper_lock);
@@ -461,10 +458,8 @@ void flusher_write_failed(struct inode *inode, int error)
 static void helper_main(void *arg)
 {
 	struct iomap_cache *cache = arg;
-	struct task *task = cache_task(cache);
 
-	if (task)
-		task->internal = true;
+	cache_thread_begin(cache);
 	mutex_lock(&cache->helper_lock);
 	while (!cache->helper_stop) {
 		struct wb *wb = cache->assist;
@@ -477,13 +472,14 @@ static void helper_main(void *arg)
 		cache->assist = NULL;
 		wb->assistants++;
 		mutex_unlock(&cache->helper_lock);
-		while ((inode = take(wb)))
+		while (!load_relaxed(&cache->abandoned) && (inode = take(wb)))
 			write_one(wb, inode, throttle_chunk(cache, wb), plat_now_ns());
 		mutex_lock(&cache->helper_lock);
 		wb->assistants--;
 		cond_broadcast(&cache->helper_cond);
 	}
 	mutex_unlock(&cache->helper_lock);
+	cache_thread_end(cache);
 }
 
 int flusher_start_helpers(struct iomap_cache *cache)
@@ -506,12 +502,17 @@ int flusher_start_helpers(struct iomap_cache *cache)
 	return 0;
 }
 
-void flusher_stop_helpers(struct iomap_cache *cache)
+void flusher_ask_stop_helpers(struct iomap_cache *cache)
 {
 	mutex_lock(&cache->helper_lock);
 	cache->helper_stop = true;
 	cond_broadcast(&cache->helper_cond);
 	mutex_unlock(&cache->helper_lock);
+}
+
+void flusher_stop_helpers(struct iomap_cache *cache)
+{
+	flusher_ask_stop_helpers(cache);
 	while (cache->nr_helpers)
 		thread_join(&cache->helpers[--cache->nr_helpers]);
 	mem_free(&cache->zone.mem, cache->helpers, cache->writeback_threads * sizeof(*cache->helpers));

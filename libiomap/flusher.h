@@ -7,8 +7,10 @@
 #include "inode.h"
 
 int  flusher_start(struct wb *wb);              /* its thread; -EAGAIN, -ENOMEM */
+void flusher_ask_stop(struct wb *wb);           /* the thread ends as soon as it can */
 void flusher_stop(struct wb *wb);               /* ends the thread; dirty inodes stay on the lists */
 int  flusher_start_helpers(struct iomap_cache *cache);
+void flusher_ask_stop_helpers(struct iomap_cache *cache);
 void flusher_stop_helpers(struct iomap_cache *cache);
 
 /* The inode has dirty blocks (marked before this call) or a size to set. No lock of rank 40 or above held. */

@@ -16,6 +16,7 @@
 #include <string.h>
 #include "flusher.h"
 #include "ioend.h"
+#include "reclaim.h"
 #include "throttle.h"
 
 #define IOEND_TRIES 64                  /* short answers to one request before it counts as failed */
@@ -138,34 +139,9 @@ static bool advance(struct ioend *io, uint64_t got)
 	return true;
 }
 
-/* Back to whoever may wait; the completion itself must not. */
-static void give_back(struct wb *wb, struct ioend *io)
+bool ioend_resubmit(struct ioend *io)
 {
-	mutex_lock(&wb->depth_lock);
-	list_add_tail(&wb->short_ioends, &io->node);
-	mutex_unlock(&wb->depth_lock);
-	wb_poke(wb);
-	flusher_wake(wb);
-}
-
-void ioend_resubmit(struct wb *wb)
-{
-	for (;;) {
-		struct iomap_request *req;
-		struct ioend *io = NULL;
-
-		mutex_lock(&wb->depth_lock);
-		if (!list_empty(&wb->short_ioends)) {
-			io = list_first(&wb->short_ioends, struct ioend, node);
-			list_del(&io->node);
-		}
-		mutex_unlock(&wb->depth_lock);
-		if (!io)
-			return;
-		req = &io->req;
-		add_relaxed(&io->inode->device->stats.io_retries, 1);
-		wb_offer(wb, io->inode->device, &req, 1);
-	}
+	return wb_offer_again(io->inode->wb, io->inode->device, &io->req);
 }
 
 static void ioend_done(struct iomap_request *req)
@@ -177,7 +153,8 @@ static void ioend_done(struct iomap_request *req)
 
 	if (!error && (uint64_t)req->result < io->len - io->done) {
 		if (advance(io, (uint64_t)req->result)) {
-			give_back(wb, io);
+			add_relaxed(&io->inode->device->stats.io_retries, 1);
+			reclaim_offer_again(cache, io);
 			return;
 		}
 		error = -EIO;
@@ -218,7 +195,6 @@ void ioend_wait_idle(struct inode *inode)
 	while (load_acquire(&inode->nr_inflight)) {
 		uint64_t seen = wb_completions(inode->wb);
 
-		ioend_resubmit(inode->wb);
 		if (load_acquire(&inode->nr_inflight))
 			wb_wait_completion(inode->wb, seen, plat_now_ns() + NS_PER_S);
 	}

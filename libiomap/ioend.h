@@ -16,7 +16,7 @@
 
 struct ioend {
 	struct iomap_request req;
-	struct list node;                       /* free list; its backing device's depth_lock */
+	struct list node;                       /* free: its backing device's depth_lock; came back short: reclaim's thread_lock */
 	struct inode *inode;
 	struct io_wait *wait;                   /* or NULL */
 	uint64_t pos, len;                      /* len: exact, may end inside the file's last block */
@@ -41,8 +41,8 @@ void ioend_add(struct ioend *io, struct iomap_folio *f, unsigned first, unsigned
 /* Makes the request ready for the device, copied where it is small and there is room. */
 void ioend_close(struct ioend *io);
 
-/* Gives out again what came back short. Called by who may wait: the flusher, passes that need a slot or an end. */
-void ioend_resubmit(struct wb *wb);
+/* Gives the rest of one that came back short to its device again. False: its queue is full, try later. */
+bool ioend_resubmit(struct ioend *io);
 
 /* Sleeps until no block of the inode is in flight. */
 void ioend_wait_idle(struct inode *inode);

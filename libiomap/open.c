@@ -373,8 +373,12 @@ int iomap_close(struct iomap_file *file)
 	if (load_relaxed(&inode->handles) == 1) {
 		cancel_if_unlinked(inode);
 		ioend_wait_idle(inode);
+		rwsem_lock(&inode->rwsem);      /* somebody may open and write it just now */
+		mutex_lock(&inode->extend_lock);
 		if (inode_is_clean(inode))
 			space_trim(inode);
+		mutex_unlock(&inode->extend_lock);
+		rwsem_unlock(&inode->rwsem);
 	}
 	drop_handle(inode);
 	cache_reap_wbs(file->cache);

@@ -12,7 +12,8 @@
  * A folio whose fingerprint is remembered goes straight to main. The small queue is held at about a tenth of what is cached, so
  * one scan washes out only that. Nobody moves anything on a hit.
  *
- * Reclaim runs in a thread of its own before memory is short, and in the caller only as the last resort. Dirty folios and
+ * Reclaim runs in a thread of its own before memory is short (the one thread that never waits for I/O: it also gives out again
+ * what a device answered short), and in the caller only as the last resort. Dirty folios and
  * those in flight are passed over; where a caller who may wait finds nothing clean, the oldest dirty data is written and it waits
  * for a completion. -ENOMEM only when nothing is clean and nothing moves.
  *
@@ -24,9 +25,11 @@
 #include <stdio.h>
 #include "flusher.h"
 #include "inode.h"
+#include "ioend.h"
 #include "reclaim.h"
 
 #define SCAN_BATCH 32
+#define OFFER_AGAIN_NS (2 * NS_PER_MS)  /* a device's queue was full */
 #define WAIT_ROUND_NS (100 * NS_PER_MS)
 #define WAIT_MOST_NS (4 * NS_PER_S)     /* without any progress: give up */
 
@@ -275,18 +278,43 @@ const struct mapping_ops reclaim_mapping_ops = {
 
 /* --- the background thread -------------------------------------------------------------------------------- */
 
+/* thread_lock held, dropped meanwhile. Each is offered once; false: some device has no room. */
+static bool offer_shorts(struct reclaim *r)
+{
+	struct list batch;
+	bool all = true;
+
+	list_init(&batch);
+	list_splice_tail(&batch, &r->short_ioends);
+	while (!list_empty(&batch)) {
+		struct ioend *io = list_first(&batch, struct ioend, node);
+
+		list_del(&io->node);
+		mutex_unlock(&r->thread_lock);
+		if (ioend_resubmit(io))
+			io = NULL;
+		mutex_lock(&r->thread_lock);
+		if (io) {
+			list_add_tail(&r->short_ioends, &io->node);
+			all = false;
+		}
+	}
+	return all;
+}
+
 static void reclaim_main(void *arg)
 {
 	struct iomap_cache *cache = arg;
 	struct reclaim *r = &cache->reclaim;
-	struct task *task = cache_task(cache);
 
-	if (task)
-		task->internal = true;
+	cache_thread_begin(cache);
 	mutex_lock(&r->thread_lock);
 	while (!r->stop) {
+		if (!list_empty(&r->short_ioends) && !offer_shorts(r))
+			cond_wait_until(&r->thread_cond, &r->thread_lock, plat_now_ns() + OFFER_AGAIN_NS);
 		if (!r->wanted) {
-			cond_wait(&r->thread_cond, &r->thread_lock);
+			if (list_empty(&r->short_ioends))
+				cond_wait(&r->thread_cond, &r->thread_lock);
 			continue;
 		}
 		r->wanted = false;
@@ -297,6 +325,7 @@ static void reclaim_main(void *arg)
 		mutex_lock(&r->thread_lock);
 	}
 	mutex_unlock(&r->thread_lock);
+	cache_thread_end(cache);
 }
 
 void reclaim_init(struct iomap_cache *cache)
@@ -307,6 +336,7 @@ void reclaim_init(struct iomap_cache *cache)
 	mutex_init(&r->lock, LOCK_RECLAIM);
 	mutex_init(&r->thread_lock, LOCK_LEAF);
 	cond_init(&r->thread_cond);
+	list_init(&r->short_ioends);
 	r->small = r->main = (struct folio_queue){ FRAME_NONE, FRAME_NONE, 0 };
 	r->low_bytes = bytes / 64;
 	r->high_bytes = bytes / 32;
@@ -318,6 +348,16 @@ int reclaim_start(struct iomap_cache *cache)
 
 	cache->reclaim.has_thread = !ret;
 	return ret;
+}
+
+void reclaim_offer_again(struct iomap_cache *cache, struct ioend *io)
+{
+	struct reclaim *r = &cache->reclaim;
+
+	mutex_lock(&r->thread_lock);
+	list_add_tail(&r->short_ioends, &io->node);
+	cond_signal(&r->thread_cond);
+	mutex_unlock(&r->thread_lock);
 }
 
 void reclaim_stop(struct iomap_cache *cache)

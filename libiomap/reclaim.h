@@ -6,9 +6,13 @@
 
 #include "cache.h"
 
+struct ioend;
+
 void reclaim_init(struct iomap_cache *cache);
 int  reclaim_start(struct iomap_cache *cache);          /* the background thread */
 void reclaim_stop(struct iomap_cache *cache);
+/* A write came back short: the background thread, which never waits for a completion itself, gives its rest out. Any context. */
+void reclaim_offer_again(struct iomap_cache *cache, struct ioend *io);
 void reclaim_fini(struct iomap_cache *cache);
 extern const struct mapping_ops reclaim_mapping_ops;
 /* Walks the queues against their bytes and flags: 0 or -EUCLEAN. */

@@ -13,7 +13,7 @@ void space_learn(struct inode *inode);
  * no folio lock held.
  */
 int  space_reserve(struct inode *inode, uint64_t pos, uint64_t len);
-/* At the last close: what was reserved ahead of the end goes back. */
+/* At the last close: what was reserved ahead of the end goes back. rwsem (exclusive) and extend_lock held. */
 void space_trim(struct inode *inode);
 /* The file was cut at @size. */
 void space_forget(struct inode *inode, uint64_t size);

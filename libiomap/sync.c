@@ -15,6 +15,7 @@
  */
 #include <errno.h>
 #include "flusher.h"
+#include "space.h"
 #include "sync.h"
 #include "truncate.h"
 #include "writeback.h"
@@ -73,14 +74,34 @@ static int sync_size(struct inode *inode, uint64_t wanted)
 
 	if (inode->fixed_size || device_size(inode->device) >= wanted)
 		return 0;
-	rwsem_lock_shared(&inode->rwsem);
 	mutex_lock(&inode->extend_lock);
-	wanted = min_u64(wanted, inode_size(inode));    /* it was cut meanwhile */
-	if (device_size(inode->device) < wanted)
+	wanted = min_u64(wanted, inode_size(inode));    /* it was cut meanwhile; only under this lock */
+	if (device_size(inode->device) < wanted) {
+		writeback_settle_end(inode);
 		ret = inode_set_device_size(inode, wanted);
+	}
 	mutex_unlock(&inode->extend_lock);
-	rwsem_unlock_shared(&inode->rwsem);
 	return ret;
+}
+
+void sync_closed(struct inode *inode)
+{
+	/* Tried only: who holds them may wait for the thread that calls this. */
+	if (rwsem_trylock(&inode->rwsem)) {
+		if (mutex_trylock(&inode->extend_lock)) {
+			uint64_t size = inode_size(inode);
+
+			if (!inode->fixed_size && device_size(inode->device) != size && !mapping_is_marked(&inode->mapping, XA_MARK_DIRTY)) {
+				writeback_settle_end(inode);
+				inode_set_device_size(inode, size);
+			}
+			space_trim(inode);
+			mutex_unlock(&inode->extend_lock);
+		}
+		rwsem_unlock(&inode->rwsem);
+	}
+	if (!inode_is_durable(inode))
+		sync_flush(inode);      /* an error stays with the inode, and keeps it here */
 }
 
 int sync_inode(struct inode *inode, uint64_t start, uint64_t end)

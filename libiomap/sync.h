@@ -15,6 +15,8 @@ int  sync_inode(struct inode *inode, uint64_t start, uint64_t end);
 int  sync_name(struct inode *inode);
 /* One flush for all who wait; sticky when it fails. What it covers has been written and waited for. */
 int  sync_flush(struct inode *inode);
+/* Nobody has it open and nothing is dirty: its size, space reserved ahead, a flush. Never waits for a lock that a writer holds. */
+void sync_closed(struct inode *inode);
 /* Nobody will ever read the file again: nothing of it needs a flush. */
 void sync_forget(struct inode *inode);
 /* iomap_resolve(): RETRY with no lock held, DISCARD with rwsem exclusive. */

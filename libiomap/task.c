@@ -45,6 +45,20 @@ struct task *cache_task(struct iomap_cache *cache)
 	return t;
 }
 
+void cache_thread_begin(struct iomap_cache *cache)
+{
+	struct task *task = cache_task(cache);
+
+	add_relaxed(&cache->nr_threads, 1);
+	if (task)
+		task->internal = true;
+}
+
+void cache_thread_end(struct iomap_cache *cache)
+{
+	sub_acq_rel(&cache->nr_threads, 1);
+}
+
 uint64_t cache_task_sum(struct iomap_cache *cache, enum task_stat s)
 {
 	uint64_t sum;

@@ -104,14 +104,13 @@ void io_wait_done(struct io_wait *w, int error)
 	mutex_unlock(&w->lock);
 }
 
-bool io_wait_pending(struct io_wait *w)
+void io_wait_ended(struct io_wait *w)
 {
-	bool pending;
-
+	might_sleep();
 	mutex_lock(&w->lock);
-	pending = w->pending;
+	while (w->pending)
+		cond_wait(&w->cond, &w->lock);
 	mutex_unlock(&w->lock);
-	return pending;
 }
 
 int io_wait_for_all(struct io_wait *w)

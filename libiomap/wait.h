@@ -33,7 +33,7 @@ struct io_wait { struct mutex lock; struct cond cond; unsigned pending; int erro
 void io_wait_init(struct io_wait *w);
 void io_wait_add(struct io_wait *w);                    /* one more request is on its way */
 void io_wait_done(struct io_wait *w, int error);        /* one ended; @w may be gone afterwards */
-bool io_wait_pending(struct io_wait *w);                /* is one still under way? */
+void io_wait_ended(struct io_wait *w);                  /* sleeps until none is under way; keeps the error */
 int  io_wait_for_all(struct io_wait *w);                /* sleeps; the first error since the last call */
 void io_wait_fini(struct io_wait *w);
 

@@ -50,25 +50,12 @@ static void pass_init(struct pass *p, struct inode *inode, bool sync, bool retry
 		p->max_bytes = ifs_block_bytes(&inode->mapping.geom);
 }
 
+static bool given_up(const struct pass *p) { return load_relaxed(&p->inode->cache->abandoned); }
+
 static void submit_queued(struct pass *p)
 {
 	wb_submit(p->inode->wb, p->inode->device, p->queued, p->nr_queued);
 	p->nr_queued = 0;
-}
-
-/* A request that came back short is given out again by whoever waits: that may be the flusher itself. */
-static void wait_for_it(struct pass *p)
-{
-	struct wb *wb = p->inode->wb;
-
-	for (;;) {
-		uint64_t seen = wb_completions(wb);
-
-		ioend_resubmit(wb);
-		if (!io_wait_pending(p->wait))
-			return;
-		wb_wait_completion(wb, seen, plat_now_ns() + NS_PER_S);
-	}
 }
 
 static void close_open(struct pass *p)
@@ -82,7 +69,7 @@ static void close_open(struct pass *p)
 	if (p->nr_queued == BATCH || p->one_by_one)
 		submit_queued(p);
 	if (p->one_by_one)
-		wait_for_it(p);
+		io_wait_ended(p->wait);
 }
 
 static void submit_all(struct pass *p)
@@ -103,7 +90,6 @@ static struct ioend *get_slot(struct pass *p)
 
 		if (io)
 			return io;
-		ioend_resubmit(wb);
 		if (p->nr_queued)
 			submit_queued(p);
 		else
@@ -240,7 +226,7 @@ static pgoff_t write_in_place(struct pass *p, uint64_t start, uint64_t end, uint
 	pgoff_t at = start >> PAGE_SHIFT, last = (end - 1) >> PAGE_SHIFT;
 	struct iomap_folio *f;
 
-	while (at <= last && (f = mapping_next_marked(m, &at, last, mark))) {
+	while (at <= last && !given_up(p) && (f = mapping_next_marked(m, &at, last, mark))) {
 		at = write_folio(p, f, at, start, end);
 		folio_put(m->zone, f);
 		if (p->submitted + (p->open ? p->open->len : 0) >= quota)
@@ -296,6 +282,26 @@ static struct iomap_folio *find_beyond(struct inode *inode, uint64_t cursor, uin
 	return NULL;
 }
 
+void writeback_settle_end(struct inode *inode)
+{
+	struct mapping *m = &inode->mapping;
+	uint64_t stored = device_size(inode->device), unit = max_u64(ifs_block_bytes(&m->geom), PAGE_BYTES);
+	struct iomap_folio *f;
+	bool busy = stored & (unit - 1);
+
+	lockdep_assert_held(&inode->extend_lock);
+	while (busy && (f = mapping_get_locked(m, stored >> PAGE_SHIFT))) {
+		unsigned group = ifs_exclusive_blocks(f, &m->geom);
+		unsigned b = (unsigned)((stored - folio_pos(f)) >> m->geom.block_shift) / group * group;
+
+		busy = ifs_any(f, &m->geom, IFS_INFLIGHT, b, group);
+		folio_unlock(m->zone, f);
+		if (busy)
+			folio_wait_writeback(m->zone, f);
+		folio_put(m->zone, f);
+	}
+}
+
 /*
  * What lies beyond the device's size, up to @end: in ascending order, each request alone. Runs that follow each other without
  * a gap share one. A run that fails, or failed before and must not be tried yet, is left behind: fsync tells of it, and those
@@ -308,7 +314,7 @@ static void write_beyond(struct pass *p, uint64_t start, uint64_t end, uint64_t 
 	struct io_wait wait, *outer = p->wait;
 	bool retry_failed = p->retry_failed;
 	struct iomap_folio *f;
-	uint64_t cursor = 0, size;
+	uint64_t cursor = 0, size, settled = 0;
 	unsigned from, to;
 
 	if (inode->fixed_size)
@@ -328,7 +334,7 @@ static void write_beyond(struct pass *p, uint64_t start, uint64_t end, uint64_t 
 	io_wait_init(&wait);
 	p->wait = &wait;
 	p->one_by_one = true;
-	while (p->submitted < quota && (f = find_beyond(inode, cursor, end, &size, &from, &to))) {
+	while (p->submitted < quota && !given_up(p) && (f = find_beyond(inode, cursor, end, &size, &from, &to))) {
 		uint64_t bs = ifs_block_bytes(&m->geom), pos = folio_pos(f);
 		unsigned group = ifs_exclusive_blocks(f, &m->geom), gb = ifs_granule_blocks(f, &m->geom);
 		bool busy;
@@ -339,6 +345,13 @@ static void write_beyond(struct pass *p, uint64_t start, uint64_t end, uint64_t 
 			submit_all(p);
 			folio_wait_writeback(m->zone, f);
 			folio_put(m->zone, f);
+			continue;
+		}
+		if (!p->open && settled != device_size(inode->device)) {
+			folio_unlock(m->zone, f);
+			folio_put(m->zone, f);
+			settled = device_size(inode->device);
+			writeback_settle_end(inode);
 			continue;
 		}
 		/* What comes before the range is written because it must come first; nobody asked to try it again. */

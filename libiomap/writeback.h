@@ -16,6 +16,11 @@ uint64_t writeback_some(struct inode *inode, uint64_t quota, bool retry_failed);
  * (KEEP_DIRTY) the error of a block of the range that is still not written. No lock held but rwsem.
  */
 int  writeback_range_sync(struct inode *inode, uint64_t start, uint64_t end);
+/*
+ * Before the device's size is raised, extend_lock held: a request that was made out to end where the file and the device ended
+ * then has ended. No such request comes afterwards, since i_size is beyond that already.
+ */
+void writeback_settle_end(struct inode *inode);
 /* The first error among failed blocks of [start, end), or 0. */
 int  writeback_failed(struct inode *inode, uint64_t start, uint64_t end);
 

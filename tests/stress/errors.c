@@ -715,8 +715,6 @@ static void abandon_does_not_wait_for_ever(void)
 	struct t_rig rig;
 	uint64_t start;
 
-	if (!t_run_is_long())
-		t_run_skip("takes 10 s: --long");
 	small_rig(&rig, 0);
 	t_rig_up(&rig);
 	t_rig_write(&rig, 0, 400000, 'A');
