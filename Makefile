@@ -3,6 +3,7 @@
 #   make                        the library, the examples, the benchmark program
 #   make check                  all tests, at most 3 minutes on 2 cores; make check-long has all night
 #   make BUILD=asan check       debug, asan or tsan in place of release
+#   make fuzz FUZZ_SECONDS=60   look for new failures with libFuzzer, so long for each of tests/fuzz/*.c
 #   make demo                   what the library is for, in a minute
 #   make bench ARGS="…"         build/release/iomap-bench with these arguments
 #   make install PREFIX=/usr    headers, libraries, pkg-config file (DESTDIR is honoured)
@@ -31,10 +32,16 @@ CC_tsan := clang
 FLAGS_release := -O2 -g
 FLAGS_debug := -Og -g -DIOMAP_DEBUG
 FLAGS_asan := -O1 -g -fno-omit-frame-pointer -DIOMAP_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=undefined
+# the simulator stands in for platform-posix.c; small tree nodes find more
+CC_sim := gcc
+FLAGS_sim := -O2 -g -DIOMAP_DEBUG -DIOMAP_SIM -DXA_SHIFT=3 -fno-omit-frame-pointer
 FLAGS_tsan := -O1 -g -fno-omit-frame-pointer -DIOMAP_DEBUG -fsanitize=thread
+CC_fuzz := clang
+FLAGS_fuzz := -O1 -g -fno-omit-frame-pointer -DIOMAP_DEBUG -DFUZZ_DRAIN_EVERY=256 \
+	-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
 
 ifeq ($(FLAGS_$(BUILD)),)
-$(error BUILD=$(BUILD): release, debug, asan or tsan)
+$(error BUILD=$(BUILD): release, debug, asan, tsan or sim)
 endif
 ifeq ($(origin CC),default)
 CC := $(CC_$(BUILD))
@@ -57,6 +64,11 @@ endif
 # --- sources, by wildcard -------------------------------------------------------------------------------------------------
 objects = $(patsubst %.c,$(O)/%.o,$(wildcard $(1)))
 LIB_OBJ := $(call objects,libiomap/*.c)
+SIM_OBJ := $(call objects,tests/sim/*.c)
+ifeq ($(BUILD),sim)
+LIB_OBJ := $(filter-out %/platform-posix.o,$(LIB_OBJ))
+CPPFLAGS += -iquote tests/sim -iquote libiomap
+endif
 BENCH_OBJ := $(call objects,bench/*.c)
 UNIT_OBJ := $(call objects,tests/unit/*.c)
 EXAMPLE_OBJ := $(call objects,examples/*.c)
@@ -121,6 +133,11 @@ $(O)/suites.inc: FORCE
 	@printf 'SUITE(%s)\n' $(subst -,_,$(suites)) > $@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 
+# --- the simulator ---------------------------------------------------------------------------------------------------------
+SIM_WRAP := malloc calloc realloc posix_memalign free
+$(O)/iomap-sim: $(SIM_OBJ) $(LIB_OBJ)
+	$(CC) $(ALL_CFLAGS) -o $@ $(LDFLAGS) $(SIM_WRAP:%=-Wl,--wrap=%) $^
+
 # --- tests ----------------------------------------------------------------------------------------------------------------
 ALONE := stress/readers
 # ThreadSanitizer is for threads: no models, no scripts. Scripts that look at the shared library need one.
@@ -146,6 +163,30 @@ bench: $(BENCH)
 
 deps:
 	@tools/deps.sh $(DEPS) $(if $(filter check check-long,$(MAKECMDGOALS)),$(DEPS_CHECK)) $(if $(filter tsan,$(BUILD)),$(DEPS_TSAN))
+
+# --- fuzzing --------------------------------------------------------------------------------------------------------------
+# tests/fuzz/TARGET.c becomes $(O)/tests/fuzz/TARGET: with BUILD=fuzz a fuzzer, else a program that replays corpus/TARGET.
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS ?= $(filter-out replay-main,$(notdir $(basename $(wildcard tests/fuzz/*.c))))
+FUZZ_PROGRAMS := $(FUZZ_TARGETS:%=$(O)/tests/fuzz/%)
+FUZZ_MAIN := $(if $(filter fuzz,$(BUILD)),,$(O)/tests/fuzz/replay-main.o)
+ALL_OBJ += $(FUZZ_PROGRAMS:=.o) $(FUZZ_MAIN)
+
+$(FUZZ_PROGRAMS): %: %.o $(FUZZ_MAIN) $(TESTLIB_OBJ) $(LIB)
+	$(call link,$(if $(FUZZ_MAIN),,-fsanitize=fuzzer) $(CHECK_LIBS))
+
+ifeq ($(filter tsan sim,$(BUILD)),)
+RUN_PROGRAMS += $(FUZZ_PROGRAMS)
+run-check: $(FUZZ_PROGRAMS)
+endif
+
+.PHONY: fuzz run-fuzz
+fuzz:
+	@tools/deps.sh $(DEPS) $(DEPS_CHECK) $(DEPS_TSAN)
+	+@$(MAKE) --no-print-directory BUILD=fuzz run-fuzz
+
+run-fuzz: $(FUZZ_PROGRAMS)
+	@O='$(O)' FUZZ_SECONDS='$(FUZZ_SECONDS)' tests/fuzz/run.sh $(FUZZ_TARGETS)
 
 # --- the rest -------------------------------------------------------------------------------------------------------------
 install: $(LIB) $(SHARED)

@@ -139,7 +139,7 @@ static ssize_t copy_locked(struct mapping *m, const struct inode *inode, void *d
 	if (pos >= size || !ifs_range_uptodate(f, &m->geom, (unsigned)(off >> m->geom.block_shift), 1))
 		n = 0;
 	n = (size_t)min_u64(n, pos < size ? size - pos : 0);
-	memcpy(dst, folio_addr(m->zone, f) + off, n);
+	folio_copy(dst, folio_addr(m->zone, f) + off, n);
 	folio_mark_referenced(f);
 	folio_unlock(m->zone, f);
 	folio_put(m->zone, f);

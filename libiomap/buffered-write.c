@@ -17,6 +17,7 @@
 #include "buffered-write.h"
 #include "fill.h"
 #include "flusher.h"
+#include "mutant.h"
 #include "space.h"
 #include "throttle.h"
 #include "truncate.h"
@@ -84,9 +85,9 @@ static int prepare_block(struct inode *inode, struct iomap_folio *f, unsigned bl
 		return fill_blocks(m, inode->device, f, blk, 1);
 	}
 	if (from > b0)
-		memset(folio_addr(m->zone, f) + b0, 0, from - b0);
+		folio_zero(folio_addr(m->zone, f) + b0, from - b0);
 	if (to < b1)
-		memset(folio_addr(m->zone, f) + max_u64(to, b0), 0, b1 - max_u64(to, b0));
+		folio_zero(folio_addr(m->zone, f) + max_u64(to, b0), b1 - max_u64(to, b0));
 	return 0;       /* not uptodate before the copy is done */
 }
 
@@ -96,6 +97,8 @@ static uint64_t account(struct inode *inode, struct iomap_folio *f, unsigned fir
 	uint64_t charged = mapping_set_dirty(&inode->mapping, f, first, nr);
 
 	flusher_mark_dirty(inode);
+	if (MUTANT(M_CHARGED_AGAIN))
+		charged = nr * ifs_block_bytes(&inode->mapping.geom);
 	if (task && charged)
 		throttle_dirtied(task, charged);
 	return charged;
@@ -120,7 +123,7 @@ static ssize_t write_folio(struct inode *inode, struct iov_iter *from, uint64_t 
 		len = min_u64(len, folio_bytes(f) - off);
 		first = (unsigned)(off >> m->geom.block_shift);
 		last = (unsigned)((off + len - 1) >> m->geom.block_shift);
-		if (!must_wait(m, f, first, last - first + 1))
+		if (MUTANT(M_WRITE_INTO_FLIGHT) || !must_wait(m, f, first, last - first + 1))
 			break;
 		folio_unlock(m->zone, f);
 		w = (struct stable_wait){ m, f };
@@ -136,16 +139,20 @@ static ssize_t write_folio(struct inode *inode, struct iov_iter *from, uint64_t 
 	if (ret)
 		goto out;
 
-	folio_content_begin(f, off, len);
+	if (MUTANT(M_UPTODATE_BEFORE_COPY))
+		mapping_set_uptodate(m, f, first, last - first + 1);
+	if (!MUTANT(M_CONTENT_NOT_COUNTED))
+		folio_content_begin(f, off, len);
 	for (done = 0; done < len; ) {
 		size_t n;
 		const void *src = iov_iter_piece(from, (size_t)(len - done), &n);
 
-		memcpy(folio_addr(m->zone, f) + off + done, src, n);
+		folio_copy(folio_addr(m->zone, f) + off + done, src, n);
 		iov_iter_advance(from, n);
 		done += n;
 	}
-	folio_content_end(f, off, len);
+	if (!MUTANT(M_CONTENT_NOT_COUNTED))
+		folio_content_end(f, off, len);
 	mapping_set_uptodate(m, f, first, last - first + 1);
 	account(inode, f, first, last - first + 1);
 	if (pos + len > inode_size(inode))
@@ -185,7 +192,7 @@ static int zero_old_end(struct inode *inode)
 		uint64_t off = size - folio_pos(f), end = (uint64_t)(blk + 1) * bs;
 
 		folio_content_begin(f, off, end - off);
-		memset(folio_addr(m->zone, f) + off, 0, end - off);
+		folio_zero(folio_addr(m->zone, f) + off, end - off);
 		folio_content_end(f, off, end - off);
 		account(inode, f, blk, 1);
 	}
@@ -228,6 +235,8 @@ static ssize_t write_step(struct inode *inode, struct iov_iter *from, uint64_t p
 	}
 	if (ret)
 		return ret;
+	if (MUTANT(M_SIZE_BEFORE_DATA) && pos + len > inode_size(inode))
+		inode_set_size(inode, pos + len);
 	while (done < len) {
 		ssize_t n = write_folio(inode, from, pos + done, len - done, nowait);
 
@@ -340,7 +349,8 @@ static int resize(struct inode *inode, uint64_t size)
 		truncate_wait_writeback(m, f);
 	if (size < old) {
 		inode_set_size(inode, size);
-		wait_beyond(m, size);
+		if (!MUTANT(M_TRUNCATE_NO_WAIT))
+			wait_beyond(m, size);
 	}
 	if (size > old || device_size(inode->device) > size)
 		ret = inode_set_device_size(inode, size);
@@ -374,7 +384,8 @@ int buffered_truncate(struct inode *inode, uint64_t size)
 		 * What the device has not yet of the old size must be there before its size says so; where it cannot be written,
 		 * the size stays the cache's affair until it can.
 		 */
-		if (!ret && device_size(inode->device) < old && writeback_range_sync(inode, 0, UINT64_MAX))
+		if (!ret && !MUTANT(M_GROW_BEFORE_DATA) && device_size(inode->device) < old &&
+		    writeback_range_sync(inode, 0, UINT64_MAX))
 			inode_set_size(inode, size);
 		else if (!ret)
 			ret = resize(inode, size);

@@ -13,13 +13,20 @@
 #include <stdlib.h>
 #include "atomic.h"
 #include "bug.h"
+#ifdef IOMAP_SIM
+#include "sim.h"
+#endif
 
 #ifdef IOMAP_DEBUG
 _Noreturn void bug_report(const char *file, int line, const char *what)
 {
+#ifdef IOMAP_SIM
+	sim_fail("BUG at %s:%d: %s", file, line, what);
+#else
 	fprintf(stderr, "libiomap: BUG at %s:%d: %s\n", file, line, what);
 	fflush(stderr);
 	abort();
+#endif
 }
 #endif
 
@@ -48,7 +55,9 @@ bool bug_warn(bool cond, const char *file, int line, const char *what)
 		k->line = line;
 		store_release(&k->what, what);          /* pairs with bug_warn_get(): who sees it sees file and line */
 	}
-#ifdef IOMAP_DEBUG
+#ifdef IOMAP_SIM
+	sim_fail("WARNING at %s:%d: %s", file, line, what);
+#elif defined(IOMAP_DEBUG)
 	if (n < BUG_WARN_KEPT)
 		fprintf(stderr, "libiomap: WARNING at %s:%d: %s\n", file, line, what);
 #endif

@@ -43,6 +43,7 @@
 #include "device.h"
 #include "list.h"
 #include "mem.h"
+#include "mutant.h"
 #include "util.h"
 
 #define DEPTH_DEFAULT   128
@@ -272,6 +273,8 @@ static bool piece_done(struct aio_slot *slot, int64_t got, int64_t *result)
 	if (got < 0)
 		return true;
 	IOMAP_BUG_ON((uint64_t)got > slot->piece);
+	if (MUTANT(M_SHORT_IS_FULL) && slot->req->op == IOMAP_REQ_WRITE)
+		got = (int64_t)slot->piece;
 	slot->tries = 0;
 
 	bool is_read = slot->req->op == IOMAP_REQ_READ;

@@ -15,6 +15,7 @@
 #include "buffered-write.h"
 #include "file.h"
 #include "flusher.h"
+#include "mutant.h"
 #include "sync.h"
 #include "truncate.h"
 #include "writeback.h"
@@ -116,14 +117,14 @@ ssize_t iomap_pwritev2(struct iomap_file *file, const struct iovec *iov, int iov
 		return 0;
 	inode = file->inode;
 	iov_iter_init(&from, iov, iovcnt, (size_t)len);
-	if (append) {
+	if (append && !MUTANT(M_APPEND_NO_LOCK)) {
 		if (!nowait)
 			mutex_lock(&inode->append_lock);
 		else if (!mutex_trylock(&inode->append_lock))
 			return -EAGAIN;
 	}
 	wrote = buffered_write(file, &from, (uint64_t)pos, append, nowait, &end);
-	if (append)
+	if (append && !MUTANT(M_APPEND_NO_LOCK))
 		mutex_unlock(&inode->append_lock);
 	if (wrote <= 0)
 		return wrote;

@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <string.h>
 #include "fill.h"
+#include "mutant.h"
 
 #define FILL_PIECES 64
 
@@ -61,14 +62,18 @@ static void fill_done(struct iomap_request *req)
 		if (!bad) {
 			uint64_t good = r->valid > at ? min_u64(len, r->valid - at) : 0;
 
-			memset((char *)r->iov[i].iov_base + good, 0, bytes - good);
-			mapping_set_uptodate(m, f, 0, ifs_blocks(f, &m->geom));
+			if (!MUTANT(M_GARBAGE_BEYOND_END))
+				folio_zero((char *)r->iov[i].iov_base + good, bytes - good);
+			if (!MUTANT(M_TOUCH_AFTER_PUT))
+				mapping_set_uptodate(m, f, 0, ifs_blocks(f, &m->geom));
 		} else if (!error && req->result < 0) {
 			error = bad;    /* short is none yet: the reader reads its own blocks and sees */
 		}
 		at += len;
 		folio_unlock_by_io(z, f);
 		folio_put(z, f);
+		if (MUTANT(M_TOUCH_AFTER_PUT) && !bad)
+			mapping_set_uptodate(m, f, 0, ifs_blocks(f, &m->geom));
 	}
 	if (r->wait)
 		io_wait_done(r->wait, error);
@@ -98,7 +103,7 @@ int fill_add(struct fill *fl, struct iomap_folio *f)
 	struct fill_request *r = fl->open;
 
 	if (pos >= size) {
-		memset(folio_addr(m->zone, f), 0, bytes);
+		folio_zero(folio_addr(m->zone, f), bytes);
 		mapping_set_uptodate(m, f, 0, ifs_blocks(f, &m->geom));
 		folio_unlock(m->zone, f);
 		folio_put(m->zone, f);
@@ -164,7 +169,7 @@ static int read_run(struct mapping *m, struct iomap_device *dev, struct iomap_fo
 			return error;
 		good = min_u64(len, size - pos);
 	}
-	memset(addr + good, 0, len - good);
+	folio_zero(addr + good, len - good);
 	mapping_set_uptodate(m, f, first, nr);
 	return 0;
 }
@@ -176,8 +181,11 @@ int fill_blocks(struct mapping *m, struct iomap_device *dev, struct iomap_folio 
 
 	lockdep_assert_held(f);
 	while (ifs_next_missing(f, &m->geom, at, end, &run, &run_nr)) {
-		int error = read_run(m, dev, f, run, run_nr);
+		int error;
 
+		if (MUTANT(M_READ_OVER_DIRTY))
+			run_nr = end - run;
+		error = read_run(m, dev, f, run, run_nr);
 		for (unsigned b = run; error && run_nr > 1 && b < run + run_nr; b++) {
 			int one = read_run(m, dev, f, b, 1);
 

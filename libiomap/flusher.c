@@ -19,6 +19,7 @@
 #include <errno.h>
 #include "flusher.h"
 #include "ioend.h"
+#include "mutant.h"
 #include "sync.h"
 #include "throttle.h"
 #include "writeback.h"
@@ -70,7 +71,7 @@ static bool try_clean(struct inode *inode)
 		return false;
 	and_relaxed(&inode->flags, ~(unsigned)I_DIRTY);
 	fence_full();           /* pairs with the fence in flusher_mark_dirty() */
-	if (!is_settled(inode)) {
+	if (!MUTANT(M_NO_SECOND_LOOK) && !is_settled(inode)) {
 		or_relaxed(&inode->flags, I_DIRTY);
 		return false;
 	}

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "folio.h"
+#include "mutant.h"
 #include "rcu.h"
 
 int folio_alloc(struct zone *z, unsigned order, struct iomap_folio **out)
@@ -96,10 +97,13 @@ void folio_lock(struct zone *z, struct iomap_folio *f)
 
 void folio_unlock_by_io(struct zone *z, struct iomap_folio *f)
 {
-	uint32_t old = and_release(&f->flags, ~(uint32_t)FOLIO_LOCKED);
+	uint32_t old;
 
+	if (MUTANT(M_WAKE_BEFORE_CLEAR))
+		folio_wake(z, f);
+	old = and_release(&f->flags, ~(uint32_t)FOLIO_LOCKED);
 	IOMAP_BUG_ON(!(old & FOLIO_LOCKED));
-	if (old & FOLIO_WAITERS)
+	if ((old & FOLIO_WAITERS) && !MUTANT(M_WAKE_BEFORE_CLEAR))
 		wait_wake(&z->waits, f, &f->flags, FOLIO_WAITERS);
 }
 
@@ -169,8 +173,8 @@ void folio_state_lock(struct iomap_folio *f)
 
 void folio_state_unlock(struct iomap_folio *f)
 {
-	lockdep_release(&f->small);
 	and_release(&f->flags, ~(uint32_t)FOLIO_STATE_LOCK);
+	lockdep_release(&f->small);     /* a thread's own list: as long as it is there, nobody else has to believe the lock is free */
 }
 
 /* --- sequence counts -------------------------------------------------------------------------------------- */
@@ -211,7 +215,37 @@ void folio_content_end(struct iomap_folio *f, uint64_t off, uint64_t len)
 		store_release(&s->content, load_relaxed(&s->content) + 1);      /* pairs with the reader's load_acquire() */
 }
 
-#if defined(IOMAP_TSAN) || defined(__SANITIZE_ADDRESS__)
+#ifdef IOMAP_SIM
+#define COPY_PIECE 1024
+
+/* At least two pieces, so that nothing is ever copied in one step. */
+static size_t piece(size_t done, size_t len)
+{
+	size_t most = len > 2 * COPY_PIECE ? COPY_PIECE : (len + 1) / 2;
+
+	return len - done < most ? len - done : most;
+}
+
+void folio_copy(void *dst, const void *src, size_t len)
+{
+	for (size_t done = 0, n; done < len; done += n) {
+		n = piece(done, len);
+		memcpy((char *)dst + done, (const char *)src + done, n);
+		ATOMIC_POINT();
+	}
+}
+
+void folio_zero(void *dst, size_t len)
+{
+	for (size_t done = 0, n; done < len; done += n) {
+		n = piece(done, len);
+		memset((char *)dst + done, 0, n);
+		ATOMIC_POINT();
+	}
+}
+
+void seq_copy(void *dst, const void *src, size_t len) { folio_copy(dst, src, len); }
+#elif defined(IOMAP_TSAN) || defined(__SANITIZE_ADDRESS__)
 /* A race, or a copy from a frame that has just been freed, is what this is for: no sanitizer looks on. */
 #ifdef IOMAP_TSAN
 __attribute__((no_sanitize("thread"), noinline))

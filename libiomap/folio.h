@@ -14,6 +14,7 @@
 #ifndef IOMAP_FOLIO_PRIVATE_H
 #define IOMAP_FOLIO_PRIVATE_H
 
+#include <string.h>
 #include "arena.h"
 #include "bug.h"
 #include "frame.h"
@@ -107,6 +108,14 @@ void folio_content_end(struct iomap_folio *f, uint64_t off, uint64_t len);
  * meant.
  */
 void seq_copy(void *dst, const void *src, size_t len);
+/* Copies into and out of folios by who holds the lock. The simulator may switch threads between their pieces. */
+#ifdef IOMAP_SIM
+void folio_copy(void *dst, const void *src, size_t len);
+void folio_zero(void *dst, size_t len);
+#else
+static inline void folio_copy(void *dst, const void *src, size_t len) { memcpy(dst, src, len); }
+static inline void folio_zero(void *dst, size_t len) { memset(dst, 0, len); }
+#endif
 
 /* Does a write request read this memory in place (or will, once a claim is cut up)? */
 static inline bool folio_has_stable_io(const struct iomap_folio *f) { return load_acquire(&f->stable); }

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "ifs.h"
+#include "mutant.h"
 
 struct ifs *ifs_alloc(struct mem *mem, unsigned nr_blocks)
 {
@@ -311,7 +312,7 @@ unsigned ifs_exclusive_blocks(const struct iomap_folio *f, const struct ifs_geom
 static void claim_words(struct iomap_folio *f, const struct ifs_geometry *g, unsigned from, unsigned end, bool retry_failed,
 			struct block_set *out, bool *busy)
 {
-	unsigned i, page = ifs_exclusive_blocks(f, g);
+	unsigned i, page = MUTANT(M_PAGE_SHARED) ? 1 : ifs_exclusive_blocks(f, g);
 	uint64_t mask;
 
 	while (next_mask(&from, end, &i, &mask)) {
@@ -320,6 +321,8 @@ static void claim_words(struct iomap_folio *f, const struct ifs_geometry *g, uns
 		uint64_t taken = fold(inflight, page) * ((UINT64_C(1) << page) - 1);
 		uint64_t failed = get_word(f, IFS_FAILED, i), take = dirty & mask & ~taken;
 
+		if (MUTANT(M_IN_FLIGHT_TWICE))
+			take = dirty & mask;
 		*busy |= (dirty & mask & taken) != 0;
 		if (!retry_failed)
 			take &= ~failed;
@@ -459,6 +462,8 @@ void ifs_copy_bits(struct iomap_folio *to, const struct iomap_folio *from, const
 		for (unsigned b = 0; b < nr; b++)
 			if (ifs_block_set(from, g, map, first + b))
 				set(to, map, b, b + 1);
+	if (MUTANT(M_SPLIT_LOSES_DIRTY))
+		clear(to, IFS_DIRTY, 0, nr);
 	ifs_update_flags(to, g);
 }
 

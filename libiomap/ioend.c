@@ -16,6 +16,7 @@
 #include <string.h>
 #include "flusher.h"
 #include "ioend.h"
+#include "mutant.h"
 #include "reclaim.h"
 #include "throttle.h"
 
@@ -96,7 +97,10 @@ static void finish(struct ioend *io, int error)
 	unsigned blocks = 0;
 
 	if (!error) {
-		rangeset_add(&inode->unflushed, io->pos, io->pos + io->len);
+		if (!MUTANT(M_UNFLUSHED_NOT_NOTED))
+			rangeset_add(&inode->unflushed, io->pos, io->pos + io->len);
+		if (MUTANT(M_GOOD_CLEARS_ERROR))
+			store_relaxed(&inode->wb_err, 0);
 		store_relaxed(&inode->wb->last_good_ns, plat_now_ns());
 	} else {
 		errseq_set(&inode->wb_err, error);
@@ -107,6 +111,8 @@ static void finish(struct ioend *io, int error)
 
 		if (!io->copy)
 			sub_acq_rel(&f->stable, 1);       /* mapping_complete() wakes */
+		if (MUTANT(M_MERGED_ERROR_DROPPED) && i)
+			error = 0;
 		mapping_complete(m, f, io->piece[i].first, io->piece[i].nr, error, keep);
 		folio_put(z, f);
 		blocks += io->piece[i].nr;
@@ -182,7 +188,7 @@ void ioend_close(struct ioend *io)
 		return;
 	to = io->copy;
 	for (unsigned i = 0; i < io->nr; i++) {
-		memcpy(to, io->iov[i].iov_base, io->iov[i].iov_len);
+		folio_copy(to, io->iov[i].iov_base, io->iov[i].iov_len);
 		to += io->iov[i].iov_len;
 		end_stable(&cache->zone, io->piece[i].folio);
 	}

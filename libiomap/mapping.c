@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "mapping.h"
+#include "mutant.h"
 
 void mapping_init(struct mapping *m, struct zone *zone, struct wb *wb, const struct mapping_ops *ops, void *owner,
 		  struct ifs_geometry geom, unsigned max_order)
@@ -57,7 +58,7 @@ struct iomap_folio *mapping_get(struct mapping *m, pgoff_t index)
 		rcu_exit();
 		if (!f || (got && again == f))
 			return f;
-		if (got)
+		if (got && !MUTANT(M_LEAKED_REF))
 			folio_put(m->zone, f);
 	}
 }
@@ -73,7 +74,7 @@ struct iomap_folio *mapping_get_locked(struct mapping *m, pgoff_t index)
 
 	while ((f = mapping_get(m, index))) {
 		folio_lock(m->zone, f);
-		if (covers(m, f, index))
+		if (covers(m, f, index) || MUTANT(M_NO_RECHECK))
 			break;
 		folio_unlock(m->zone, f);
 		folio_put(m->zone, f);
@@ -206,6 +207,8 @@ static void unmake(struct mapping *m, struct iomap_folio *f)
 	ifs_free_rcu(ifs);
 	folio_unlock(m->zone, f);
 	folio_put(m->zone, f);
+	if (MUTANT(M_DOUBLE_PUT))
+		folio_put(m->zone, f);
 }
 
 /* Puts the new folio @f into the tree: 0 or what xa_store() and xa_pool_fill() say. */
@@ -306,7 +309,8 @@ void mapping_remove(struct mapping *m, struct iomap_folio *f)
 	IOMAP_BUG_ON(folio_mapping(f) != m);
 	IOMAP_BUG_ON(folio_flags(f) & (FOLIO_DIRTY | FOLIO_WRITEBACK));
 	m->ops->removed(m, f, true);
-	folio_identity_begin(f);
+	if (!MUTANT(M_IDENTITY_NOT_COUNTED))
+		folio_identity_begin(f);
 	mutex_lock(&m->tree_lock);
 	xa_erase(&m->tree, folio_index(f), folio_pages(f));
 	sub_relaxed(&m->nr_pages, folio_pages(f));
@@ -314,7 +318,8 @@ void mapping_remove(struct mapping *m, struct iomap_folio *f)
 	ifs = load_relaxed(&f->ifs);
 	store_relaxed(&f->ifs, NULL);
 	store_relaxed(&f->mapping, NULL);
-	folio_identity_end(f);
+	if (!MUTANT(M_IDENTITY_NOT_COUNTED))
+		folio_identity_end(f);
 	ifs_free_rcu(ifs);
 	folio_put(zone, f);
 }
@@ -471,11 +476,24 @@ void mapping_redirty(struct mapping *m, struct iomap_folio *f, unsigned first, u
 	end(m, f, was, &c);
 }
 
+/* begin() of a mutant that takes the dirty mark away before it puts blocks in flight. */
+static uint32_t begin_unmarked(struct mapping *m, struct iomap_folio *f)
+{
+	begin(m, f);
+	xa_clear_mark(&m->tree, folio_index(f), XA_MARK_DIRTY);
+	folio_state_unlock(f);
+	mutex_unlock(&m->tree_lock);
+	begin(m, f);
+	if (folio_is_dirty(f))
+		xa_set_mark(&m->tree, folio_index(f), XA_MARK_DIRTY);
+	return folio_flags(f);
+}
+
 bool mapping_claim(struct mapping *m, struct iomap_folio *f, unsigned from, unsigned to, bool retry_failed,
 		   struct block_set *out, bool *busy)
 {
 	struct charge c = { 0 };
-	uint32_t was = begin(m, f);
+	uint32_t was = MUTANT(M_SEEN_AS_CLEAN) ? begin_unmarked(m, f) : begin(m, f);
 
 	lockdep_assert_held(f);
 	ifs_claim(f, &m->geom, from, to, retry_failed, out, busy, &c);
@@ -493,6 +511,8 @@ void mapping_cancel(struct mapping *m, struct iomap_folio *f, unsigned first, un
 		return;
 	was = begin(m, f);
 	ifs_cancel(f, &m->geom, first, nr, &c);
+	if (MUTANT(M_CHARGE_KEPT))
+		c.dirty = 0;
 	end(m, f, was, &c);
 }
 
@@ -512,6 +532,8 @@ void mapping_complete(struct mapping *m, struct iomap_folio *f, unsigned first, 
 	uint32_t was = begin(m, f);
 
 	ifs_complete(f, &m->geom, first, nr, error, keep, &c);
+	if (MUTANT(M_COMPLETION_CLEANS) && !error)
+		ifs_cancel(f, &m->geom, first, nr, &c);
 	if (error) {
 		f->error = (int16_t)error;
 		if (f->tries < UINT8_MAX)

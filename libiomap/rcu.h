@@ -1,5 +1,5 @@
 /*
- * rcu.h - read-copy-update, the only file that includes liburcu
+ * rcu.h - read-copy-update, the only file that includes liburcu; the simulator brings its own
  *
  * The bp flavour: no thread registers itself. ThreadSanitizer does not see liburcu's barriers, so the wrappers tell it about
  * what they order: what was done before rcu_free(), and in the read sections before the grace period, comes before the
@@ -9,8 +9,12 @@
 #ifndef IOMAP_RCU_H
 #define IOMAP_RCU_H
 
-#include <urcu-bp.h>
 #include "atomic.h"
+
+#ifdef IOMAP_SIM
+#include "rcu-sim.h"
+#else
+#include <urcu-bp.h>
 
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
@@ -94,4 +98,5 @@ static inline void rcu_fork_child(void)
 	urcu_bp_call_rcu_after_fork_child();
 }
 
+#endif /* IOMAP_SIM */
 #endif

@@ -15,6 +15,7 @@
  */
 #include <errno.h>
 #include "flusher.h"
+#include "mutant.h"
 #include "space.h"
 #include "sync.h"
 #include "truncate.h"
@@ -38,7 +39,8 @@ static int flush_locked(struct inode *inode)
 	if (size)
 		store_release(&inode->size_unflushed, true);
 	rangeset_reserve(&inode->lost, rangeset_count(&inode->flushing));
-	rangeset_move(&inode->lost, &inode->flushing);
+	if (!MUTANT(M_LOST_NOT_KEPT))
+		rangeset_move(&inode->lost, &inode->flushing);
 	store_relaxed(&inode->flush_error, ret);
 	errseq_set(&inode->wb_err, ret);
 	return ret;
@@ -49,8 +51,10 @@ int sync_flush(struct inode *inode)
 	uint64_t ticket = load_acquire(&inode->flushes_started);       /* our writes have completed: a later flush covers them */
 	int ret;
 
+	if (MUTANT(M_FLUSH_JOINED_LATE) && !rangeset_empty(&inode->flushing))
+		ticket--;
 	mutex_lock(&inode->flush_lock);
-	ret = load_relaxed(&inode->flush_error);
+	ret = MUTANT(M_FLUSH_ERROR_ONCE) ? 0 : load_relaxed(&inode->flush_error);
 	if (!ret && inode->last_good_flush <= ticket)
 		ret = flush_locked(inode);
 	mutex_unlock(&inode->flush_lock);
@@ -75,7 +79,8 @@ static int sync_size(struct inode *inode, uint64_t wanted)
 	if (inode->fixed_size || device_size(inode->device) >= wanted)
 		return 0;
 	mutex_lock(&inode->extend_lock);
-	wanted = min_u64(wanted, inode_size(inode));    /* it was cut meanwhile; only under this lock */
+	if (!MUTANT(M_SIZE_GROWN_BACK))
+		wanted = min_u64(wanted, inode_size(inode));    /* it was cut meanwhile; only under this lock */
 	if (device_size(inode->device) < wanted) {
 		writeback_settle_end(inode);
 		ret = inode_set_device_size(inode, wanted);
@@ -107,11 +112,12 @@ void sync_closed(struct inode *inode)
 int sync_inode(struct inode *inode, uint64_t start, uint64_t end)
 {
 	uint64_t size = inode_size(inode);
+	bool skip = MUTANT(M_FSYNC_NO_FLUSH) && !mapping_is_marked(&inode->mapping, XA_MARK_DIRTY);
 	int ret = writeback_range_sync(inode, start, end), flushed;
 
 	if (!ret)
 		ret = sync_size(inode, min_u64(size, end));
-	flushed = sync_flush(inode);
+	flushed = skip ? 0 : sync_flush(inode);
 	flusher_check_clean(inode);
 	return flushed ? flushed : ret;
 }

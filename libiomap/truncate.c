@@ -14,6 +14,7 @@
  * Kernel:     mm/truncate.c. Differs: dirty folios are split too, their bitmaps with them.
  */
 #include <string.h>
+#include "mutant.h"
 #include "truncate.h"
 
 void truncate_wait_writeback(struct mapping *m, struct iomap_folio *f)
@@ -37,7 +38,8 @@ void truncate_trim(struct mapping *m, struct iomap_folio *f, uint64_t off)
 	unsigned first = (unsigned)div_round_up(off, ifs_block_bytes(&m->geom)), nr = ifs_blocks(f, &m->geom);
 
 	folio_content_begin(f, off, folio_bytes(f) - off);
-	memset(folio_addr(m->zone, f) + off, 0, folio_bytes(f) - off);
+	if (!MUTANT(M_TRIM_NOT_ZEROED))
+		folio_zero(folio_addr(m->zone, f) + off, folio_bytes(f) - off);
 	folio_content_end(f, off, folio_bytes(f) - off);
 	if (first < nr)
 		mapping_cancel(m, f, first, nr - first);

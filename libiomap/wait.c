@@ -19,6 +19,7 @@
  */
 #include <assert.h>
 #include "atomic.h"
+#include "mutant.h"
 #include "wait.h"
 
 static_assert((WAIT_BUCKETS & (WAIT_BUCKETS - 1)) == 0, "a bucket is picked by bits of a hash");
@@ -69,7 +70,7 @@ void wait_wake(struct wait_table *t, const void *object, _Atomic uint32_t *flags
 
 	mutex_lock(&b->lock);
 	and_relaxed(flags, ~waiters_bit);               /* relaxed: waiters set it under the same lock */
-	cond_broadcast(&b->cond);
+	(MUTANT(M_WAKE_ONE) ? cond_signal : cond_broadcast)(&b->cond);
 	mutex_unlock(&b->lock);
 }
 

@@ -23,6 +23,7 @@
 #include <errno.h>
 #include "flusher.h"
 #include "ioend.h"
+#include "mutant.h"
 #include "writeback.h"
 
 #define MAX_REQUEST UINT64_C(2097152)
@@ -68,7 +69,7 @@ static void close_open(struct pass *p)
 	p->open = NULL;
 	if (p->nr_queued == BATCH || p->one_by_one)
 		submit_queued(p);
-	if (p->one_by_one)
+	if (p->one_by_one && !MUTANT(M_EXTEND_NO_ORDER))
 		io_wait_ended(p->wait);
 }
 
@@ -121,7 +122,7 @@ static void add_run(struct pass *p, struct iomap_folio *f, unsigned first, unsig
 		n = (unsigned)min_u64(nr, (p->max_bytes - p->open->len) / bs);
 		len = n * bs;
 		IOMAP_BUG_ON(pos >= size);
-		if (pos + len > size && !p->inode->fixed_size)
+		if (pos + len > size && !p->inode->fixed_size && !MUTANT(M_TAIL_PAST_SIZE))
 			len = size - pos;       /* the file's last block, at its exact length */
 		ioend_add(p->open, f, first, n, len);
 		first += n;
@@ -207,10 +208,10 @@ static pgoff_t write_folio(struct pass *p, struct iomap_folio *f, pgoff_t at, ui
 		if (end - folio_pos(f) < folio_bytes(f))
 			to = (unsigned)min_u64(to, div_round_up(end - folio_pos(f), ifs_block_bytes(&m->geom)));
 		/* With blocks beyond the device's size the mark stays: the pass comes back. */
-		if (p->sync && (inode->fixed_size || device_size(inode->device) >= size))
+		if ((p->sync || MUTANT(M_TOWRITE_TAKEN)) && (inode->fixed_size || device_size(inode->device) >= size))
 			mapping_clear_towrite(m, f);
 		claim_and_unlock(p, f, from, to, size, &busy);
-		if (!p->sync || !busy)
+		if (!p->sync || !busy || MUTANT(M_SYNC_SKIPS_BUSY))
 			break;
 		submit_all(p);
 		folio_wait_writeback(m->zone, f);
@@ -364,6 +365,8 @@ static void write_beyond(struct pass *p, uint64_t start, uint64_t end, uint64_t 
 		folio_put(m->zone, f);
 	}
 	submit_all(p);
+	if (MUTANT(M_EXTEND_NO_ORDER))
+		io_wait_ended(&wait);
 	io_wait_fini(&wait);
 	p->wait = outer;
 	p->one_by_one = false;
@@ -441,7 +444,7 @@ int writeback_range_sync(struct inode *inode, uint64_t start, uint64_t end)
 	struct mapping *m = &inode->mapping;
 	struct pass p;
 
-	if (end <= start)
+	if (end <= start || (MUTANT(M_SYNC_NO_WAIT) && !mapping_is_marked(m, XA_MARK_DIRTY)))
 		return 0;
 	if (mapping_is_marked(m, XA_MARK_DIRTY)) {
 		pass_init(&p, inode, true, true, NULL);

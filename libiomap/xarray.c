@@ -30,6 +30,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include "bug.h"
+#include "mutant.h"
 #include "rcu.h"
 
 #define XA_SLOTS        (1U << XA_SHIFT)
@@ -474,7 +475,10 @@ static void prune(struct xarray *xa, struct path *path, uint64_t index)
 			store_release(&xa->root, NULL);
 		else
 			store_release(&path->node[level + 1]->slots[slot_of(index, (level + 1) * XA_SHIFT)], NULL);
-		rcu_free(&node->rcu, free_node);
+		if (MUTANT(M_FREE_NO_GRACE))
+			free_node(&node->rcu);
+		else
+			rcu_free(&node->rcu, free_node);
 	}
 }
 

@@ -1,0 +1,53 @@
+/*
+ * oracle.h - what a file may show: to a read, as its size, after an fsync, after a crash
+ *
+ * The oracle keeps every operation with the moments of its begin and end. From those alone follows what is allowed: an operation
+ * that ended before another began comes before it; what overlaps in time may come in either order. It knows nothing of the
+ * library.
+ */
+#ifndef IOMAP_SIM_ORACLE_H
+#define IOMAP_SIM_ORACLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define ORACLE_FILES    4
+#define ORACLE_OPS      512             /* that change something, of one file in one run */
+#define ORACLE_MOST     (UINT64_C(1) << 22)     /* no file of a world is larger */
+
+void oracle_start(void);
+/* A file with @size bytes; the number of the write whose pattern they have. */
+unsigned oracle_create(unsigned file, uint32_t block, uint64_t size);
+/* What such a file holds; the bytes that write @id puts at [pos, pos + len). */
+void oracle_pattern(unsigned id, uint64_t pos, void *buf, size_t len);
+
+/* A write begins; its number, whose pattern it writes. ORACLE_FULL: leave it out. */
+#define ORACLE_FULL UINT32_MAX
+unsigned oracle_write_begin(unsigned file, uint64_t pos, uint64_t len, bool sync);
+/* It returned @ret (bytes or -errno): what was not said to be written may be there or not, now and later. */
+void oracle_write_end(unsigned file, unsigned id, int64_t ret);
+unsigned oracle_truncate_begin(unsigned file, uint64_t size);
+void oracle_truncate_end(unsigned file, unsigned id, int ret);
+/* Appends need to know where they go: nobody else changes the size meanwhile. False: somebody does. */
+bool oracle_size_is_settled(unsigned file, uint64_t *size);
+
+uint64_t oracle_read_begin(unsigned file);              /* a stamp */
+/* A read of [pos, pos + len) that began at @since returned @n bytes. Fails the run if they are not allowed. @may_be_short: errors. */
+void oracle_read_end(unsigned file, uint64_t since, uint64_t pos, size_t len, const void *buf, size_t n, bool may_be_short);
+/* Nothing is under way: the size is @size. */
+void oracle_check_size(unsigned file, uint64_t size);
+bool oracle_busy(unsigned file);                        /* is an operation that may change the size under way? */
+
+uint64_t oracle_sync_begin(void);                       /* a stamp */
+void oracle_sync_end(unsigned file, uint64_t since);    /* it returned 0 */
+
+/*
+ * After the end of everything: may @image, cut at @size, be left? @killed: the process died, not the machine: then no byte below the
+ * size is one that nobody wrote. NULL, or what is wrong with it. All operations under way count as begun.
+ */
+const char *oracle_check_image(unsigned file, const unsigned char *image, uint64_t size, bool killed);
+/* Some write failed for good: bytes may be missing below the size after a crash. */
+void oracle_had_errors(unsigned file);
+
+#endif

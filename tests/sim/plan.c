@@ -1,0 +1,212 @@
+/*
+ * plan.c - a seed's parameters and operations
+ *
+ * Small worlds find big bugs: 1 MiB of cache, folios of at most 64 KiB, blocks of 512 bytes, files that meet each other at few
+ * places. Each seed leaves some kinds of operations out, so that the others meet more often.
+ */
+#include <stdio.h>
+#include <string.h>
+#include "workload.h"
+
+#define KIB UINT64_C(1024)
+
+static const struct { const char *name; unsigned weight; } kinds[OP_KINDS] = {
+	[OP_WRITE] = { "write", 30 }, [OP_READ] = { "read", 22 }, [OP_APPEND] = { "append", 10 }, [OP_TRUNCATE] = { "truncate", 6 },
+	[OP_FSYNC] = { "fsync", 8 }, [OP_FDATASYNC] = { "fdatasync", 5 }, [OP_DONTNEED] = { "dontneed", 4 },
+	[OP_WILLNEED] = { "willneed", 2 }, [OP_DROP] = { "drop", 2 }, [OP_SYNC] = { "sync", 2 }, [OP_LIMIT] = { "limit", 2 },
+	[OP_CHECK] = { "check", 2 }, [OP_REOPEN] = { "reopen", 3 }, [OP_SECOND_OPEN] = { "second open", 2 },
+	[OP_SLEEP] = { "sleep", 4 }, [OP_STAT] = { "stat", 1 }, [OP_RESOLVE] = { "resolve", 1 },
+};
+
+void op_describe(const struct op *op, char *buf, size_t len)
+{
+	snprintf(buf, len, "thread %u file %u %s%s%s%s pos %llu len %llu", op->thread, op->file, kinds[op->kind].name,
+		 op->flags & IOMAP_RWF_DSYNC ? " dsync" : "", op->flags & IOMAP_RWF_NOWAIT ? " nowait" : "",
+		 op->pieces ? " in pieces" : "", (unsigned long long)op->pos, (unsigned long long)op->len);
+}
+
+static uint64_t pick(struct sim_rng *r, const uint64_t *from, unsigned n) { return from[sim_below(r, n)]; }
+#define PICK(r, ...) pick(r, (const uint64_t[]){ __VA_ARGS__ }, sizeof((const uint64_t[]){ __VA_ARGS__ }) / sizeof(uint64_t))
+
+static void plan_disk(struct plan *p, struct sim_rng *r)
+{
+	struct sim_disk_params *d = &p->disk;
+
+	d->dio_align = (uint32_t)PICK(r, 512, 512, 512, 4096);
+	d->latency_ns = PICK(r, 1000, 20000, 100000, 2000000);
+	d->latency_spread_ns = d->latency_ns * sim_below(r, 4);
+	d->workers = 1 + (unsigned)sim_below(r, 3);
+	d->queue = (unsigned)PICK(r, 1, 2, 8, 64);
+	d->can_allocate = sim_chance(r, 2, 3);
+	d->short_io = sim_chance(r, 1, 3) ? (unsigned)sim_below(r, 200) : 0;
+	d->eagain = sim_chance(r, 1, 3) ? (unsigned)sim_below(r, 200) : 0;
+}
+
+static void plan_faults(struct plan *p, struct sim_rng *r)
+{
+	struct sim_disk_params *d = &p->disk;
+
+	p->faults = true;
+	if (sim_chance(r, 1, 4))
+		d->read_eio = (unsigned)sim_below(r, 100);
+	if (sim_chance(r, 1, 2))
+		d->write_eio = (unsigned)sim_below(r, 200);
+	if (sim_chance(r, 1, 3))
+		d->flush_eio = (unsigned)sim_below(r, 200);
+	if (sim_chance(r, 1, 4))
+		d->enospc = (unsigned)sim_below(r, 200);
+	if (sim_chance(r, 1, 8))
+		d->capacity = (256 + sim_below(r, 1024)) * KIB;
+	if (sim_chance(r, 1, 6)) {
+		d->bad_file = (unsigned)sim_below(r, p->nr_files);
+		d->bad_pos = sim_below(r, 256 * KIB);
+		d->bad_len = 1 + sim_below(r, 32 * KIB);
+		d->bad_reads = sim_chance(r, 1, 2);
+		d->bad_writes = !d->bad_reads || sim_chance(r, 1, 2);
+	}
+	if (sim_chance(r, 1, 16))
+		d->dead_from_ns = UINT64_C(3600000000000) + sim_below(r, 200000000);
+	if (sim_chance(r, 1, 3))
+		p->fail_chance[SIM_FAULT_ALLOC] = (unsigned)sim_below(r, 60);
+}
+
+static void plan_cache(struct plan *p, struct sim_rng *r)
+{
+	struct iomap_cache_params *c = &p->cache;
+
+	*c = (struct iomap_cache_params)IOMAP_CACHE_PARAMS_INIT;
+	c->memory_bytes = 1024 * KIB;
+	c->max_folio_bytes = PICK(r, 4096, 16384, 65536, 65536);
+	c->accounting = (enum iomap_accounting)sim_below(r, 3);
+	c->dirty_bytes = PICK(r, 64, 256, 512, 900) * KIB;
+	c->dirty_background_bytes = c->dirty_bytes / PICK(r, 2, 4, 16);
+	c->dirty_expire_ms = (unsigned)PICK(r, 1, 20, 1000);
+	c->dirty_writeback_ms = (unsigned)PICK(r, 5, 50, 500, IOMAP_NEVER);
+	c->writeback_threads = 1 + (unsigned)sim_below(r, 2);
+	c->queue_depth = (unsigned)PICK(r, 1, 2, 4, 16, 64);
+	c->readahead_bytes = (unsigned)PICK(r, IOMAP_READAHEAD_OFF, 8192, 65536, 131072);
+	if (sim_chance(r, 1, 8))
+		c->error_policy = IOMAP_ERROR_DROP;
+}
+
+/* Places that others use, too: near each other, near the end, on and beside edges of blocks, pages and folios. */
+static uint64_t place(struct sim_rng *r, uint64_t size, uint64_t spread)
+{
+	uint64_t at = sim_chance(r, 1, 3) ? size - sim_below(r, size < spread ? size : spread) : sim_below(r, spread);
+
+	switch (sim_below(r, 4)) {
+	case 0: return at / 4096 * 4096;
+	case 1: return at / 512 * 512;
+	case 2: return at / 65536 * 65536 + sim_below(r, 3) * 512;
+	default: return at;
+	}
+}
+
+static uint64_t length(struct sim_rng *r)
+{
+	switch (sim_below(r, 8)) {
+	case 0: return 512 << sim_below(r, 4);
+	case 1: return 4096 * (1 + sim_below(r, 4));
+	case 2: return 1 + sim_below(r, OP_BYTES);
+	case 3: return 1 + sim_below(r, 64);
+	default: return 1 + sim_below(r, 6000);
+	}
+}
+
+static enum op_kind any_kind(struct sim_rng *r, const unsigned *weight, unsigned sum)
+{
+	uint64_t at = sim_below(r, sum);
+	unsigned k = 0;
+
+	while (at >= weight[k])
+		at -= weight[k++];
+	return (enum op_kind)k;
+}
+
+static void plan_ops(struct plan *p, struct sim_rng *r)
+{
+	unsigned weight[OP_KINDS], sum = 0, each = 20 + (unsigned)sim_below(r, 26);
+	uint64_t spread = PICK(r, 8192, 40000, 200000, 600000), end[WORLD_FILES];
+
+	for (unsigned k = 0; k < OP_KINDS; k++) {
+		weight[k] = sim_chance(r, 1, 3) && k != OP_WRITE ? 0 : kinds[k].weight * (1 + (unsigned)sim_below(r, 3));
+		sum += weight[k];
+	}
+	for (unsigned f = 0; f < p->nr_files; f++)
+		end[f] = p->file[f].size + 1;
+	p->nr_ops = each * p->nr_threads;
+	for (unsigned i = 0; i < p->nr_ops; i++) {
+		struct op *op = &p->op[i];
+		unsigned f = (unsigned)sim_below(r, p->nr_files);
+
+		*op = (struct op){ .kind = any_kind(r, weight, sum), .thread = i / each, .file = f };
+		op->len = length(r);
+		op->pos = place(r, end[f], spread);
+		if (op->kind == OP_TRUNCATE && sim_chance(r, 1, 2))
+			op->pos = end[f] - sim_below(r, end[f] < 5000 ? end[f] : 5000);
+		if ((op->kind == OP_WRITE || op->kind == OP_APPEND) && sim_chance(r, 1, 10))
+			op->flags |= IOMAP_RWF_DSYNC;
+		if ((op->kind == OP_WRITE || op->kind == OP_READ) && sim_chance(r, 1, 16))
+			op->flags |= IOMAP_RWF_NOWAIT;
+		op->pieces = sim_chance(r, 1, 5);
+		if (op->kind == OP_WRITE && op->pos + op->len > end[f])
+			end[f] = op->pos + op->len;
+		if (op->kind == OP_APPEND)
+			end[f] += op->len;
+	}
+}
+
+void plan_make(const struct world_spec *spec, struct plan *p)
+{
+	struct sim_rng r;
+
+	memset(p, 0, sizeof(*p));
+	sim_rng_seed(&r, spec->seed, 100);
+	p->nr_files = 1 + (unsigned)sim_below(&r, sim_chance(&r, 1, 2) ? 1 : WORLD_FILES);
+	p->nr_threads = spec->threads ? spec->threads : 2 + (unsigned)sim_below(&r, WORLD_THREADS - 1);
+	plan_cache(p, &r);
+	plan_disk(p, &r);
+	for (unsigned f = 0; f < p->nr_files; f++) {
+		uint64_t block = PICK(&r, 512, 512, 1024, 4096, 4096, 16384);
+
+		p->file[f].block = (uint32_t)(block < p->disk.dio_align ? p->disk.dio_align : block);
+		p->file[f].size = sim_chance(&r, 1, 3) ? 0 : sim_below(&r, PICK(&r, 600, 10000, 100000, 400000));
+	}
+	plan_ops(p, &r);
+	if (spec->faults)
+		plan_faults(p, &r);
+	if (spec->crash)
+		p->power_off_at = 500 + sim_below(&r, sim_chance(&r, 1, 2) ? 6000 : 40000);
+}
+
+/* One thread, one of everything: the script whose n-th allocation, request, flush and thread start fail in sweeps. */
+void plan_make_script(struct plan *p)
+{
+	static const struct op ops[] = {
+		{ .kind = OP_WRITE, .pos = 0, .len = 9000 }, { .kind = OP_READ, .pos = 100, .len = 5000 },
+		{ .kind = OP_APPEND, .len = 3000 }, { .kind = OP_FSYNC }, { .kind = OP_WRITE, .pos = 5, .len = 600 },
+		{ .kind = OP_WRITE, .pos = 70000, .len = 40000 }, { .kind = OP_DONTNEED, .pos = 0, .len = 200000 },
+		{ .kind = OP_READ, .pos = 0, .len = 65536 }, { .kind = OP_TRUNCATE, .pos = 71111 },
+		{ .kind = OP_WRITE, .pos = 72000, .len = 100, .flags = IOMAP_RWF_DSYNC }, { .kind = OP_SYNC },
+		{ .kind = OP_TRUNCATE, .pos = 150000 }, { .kind = OP_FDATASYNC }, { .kind = OP_DROP },
+		{ .kind = OP_READ, .pos = 60000, .len = 65536 }, { .kind = OP_WRITE, .pos = 61000, .len = 65000 },
+		{ .kind = OP_REOPEN }, { .kind = OP_APPEND, .len = 7777 }, { .kind = OP_SLEEP, .len = 300 },
+		{ .kind = OP_READ, .pos = 100000, .len = 65536 }, { .kind = OP_FSYNC },
+	};
+
+	memset(p, 0, sizeof(*p));
+	p->cache = (struct iomap_cache_params)IOMAP_CACHE_PARAMS_INIT;
+	p->cache.memory_bytes = 1024 * KIB;
+	p->cache.max_folio_bytes = 65536;
+	p->cache.dirty_bytes = 256 * KIB;
+	p->cache.dirty_writeback_ms = 50;
+	p->cache.dirty_expire_ms = 100;
+	p->cache.queue_depth = 4;
+	p->disk = (struct sim_disk_params){ .dio_align = 512, .latency_ns = 20000, .latency_spread_ns = 20000, .workers = 2,
+					    .queue = 8, .can_allocate = true };
+	p->nr_files = p->nr_threads = 1;
+	p->file[0].block = 512;
+	p->file[0].size = 20000;
+	p->nr_ops = sizeof(ops) / sizeof(ops[0]);
+	memcpy(p->op, ops, sizeof(ops));
+}

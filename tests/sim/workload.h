@@ -1,0 +1,44 @@
+/*
+ * workload.h - what the threads of a world do
+ */
+#ifndef IOMAP_SIM_WORKLOAD_H
+#define IOMAP_SIM_WORKLOAD_H
+
+#include "disk.h"
+#include "world.h"
+#include <iomap/iomap.h>
+
+#define WORLD_FILES     3
+#define WORLD_THREADS   4
+#define OP_BYTES        65536u          /* the most of one call */
+
+enum op_kind {
+	OP_WRITE, OP_READ, OP_APPEND, OP_TRUNCATE, OP_FSYNC, OP_FDATASYNC, OP_DONTNEED, OP_WILLNEED, OP_DROP, OP_SYNC, OP_LIMIT,
+	OP_CHECK, OP_REOPEN, OP_SECOND_OPEN, OP_SLEEP, OP_STAT, OP_RESOLVE, OP_KINDS
+};
+
+struct op {
+	enum op_kind kind;
+	unsigned thread, file;
+	uint64_t pos, len;
+	int flags;                      /* IOMAP_RWF_* */
+	bool pieces;                    /* in several iovecs */
+};
+
+/* Everything that a seed decides before the first step. */
+struct plan {
+	struct iomap_cache_params cache;
+	struct sim_disk_params disk;
+	unsigned nr_files, nr_threads, nr_ops;
+	struct { uint32_t block; uint64_t size; } file[WORLD_FILES];
+	struct op op[WORLD_OPS];
+	unsigned fail_chance[SIM_FAULTS];
+	bool faults;                    /* something may fail */
+	uint64_t power_off_at;
+};
+
+void plan_make(const struct world_spec *spec, struct plan *p);
+void plan_make_script(struct plan *p);
+void op_describe(const struct op *op, char *buf, size_t len);
+
+#endif

@@ -1,0 +1,550 @@
+/*
+ * world.c - one run: files, a cache, threads that use them, and what must be true while and after they do
+ *
+ * After each operation, whenever no other thread holds a short lock, the library's own checkers run with the scheduler frozen. At
+ * the end everything that can fail is healed; then every file must become durable, read as the oracle says, and leave no byte
+ * charged, no thread and no memory behind. If the power goes instead, each legal image of each file is held against
+ * what was promised.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include "atomic.h"
+#include "oracle.h"
+#include "rcu.h"
+#include "workload.h"
+
+#define CALL_LIMIT_NS   UINT64_C(60000000000)   /* virtual: no call takes longer, whatever fails */
+#define MAX_STEPS       4000000
+
+static struct {
+	const struct world_spec *spec;
+	struct plan plan;
+	struct iomap_cache *cache;
+	unsigned ops;
+	unsigned appending[WORLD_FILES];        /* threads in an append: nobody else changes the size */
+	bool lossy[WORLD_FILES];                /* contents may be lost or old: errors under DROP, discarded */
+	bool healed;
+} w;
+
+static unsigned char buffer[WORLD_THREADS][OP_BYTES];
+static unsigned char image[ORACLE_MOST];
+
+void platform_sim_start(void);
+
+static const char *path_of(unsigned f)
+{
+	static const char *const paths[WORLD_FILES] = { "/f0", "/f1", "/f2" };
+
+	return paths[f];
+}
+
+/* Errors that may come out of a call where things may fail. */
+static bool excused(int64_t ret)
+{
+	return w.plan.faults && !w.healed &&
+	       (ret == -EIO || ret == -ENOSPC || ret == -ENOMEM || ret == -EAGAIN);
+}
+
+static void unexpected(const struct op *op, int64_t ret)
+{
+	char text[128];
+
+	op_describe(op, text, sizeof(text));
+	sim_fail("%s: returned %lld", text, (long long)ret);
+}
+
+/* --- operations ------------------------------------------------------------------------------------------- */
+
+static int iovecs(const struct op *op, void *buf, uint64_t len, struct iovec iov[3])
+{
+	uint64_t a = op->pieces ? len / 3 : len, b = op->pieces ? (len - a) / 2 : 0;
+
+	iov[0] = (struct iovec){ buf, a };
+	iov[1] = (struct iovec){ (char *)buf + a, b };
+	iov[2] = (struct iovec){ (char *)buf + a + b, len - a - b };
+	return op->pieces ? 3 : 1;
+}
+
+static void look_at_size(struct iomap_file *file, unsigned f)
+{
+	off_t size;
+
+	if (oracle_busy(f))
+		return;
+	sim_freeze();
+	size = iomap_size(file);
+	oracle_check_size(f, (uint64_t)size);
+	sim_thaw();
+}
+
+static void write_result(const struct op *op, unsigned f, unsigned id, ssize_t ret, uint64_t len)
+{
+	oracle_write_end(f, id, ret);
+	if (ret == (ssize_t)len)
+		return;
+	if (ret == -EAGAIN && (op->flags & IOMAP_RWF_NOWAIT))
+		return;
+	if (ret >= 0 && (op->flags & IOMAP_RWF_NOWAIT))
+		return;
+	oracle_had_errors(f);
+	if (!excused(ret) && !(ret > 0 && w.plan.faults))
+		unexpected(op, ret);
+}
+
+static void do_write(const struct op *op, struct iomap_file *file, unsigned char *buf)
+{
+	unsigned f = op->file, id;
+	struct iovec iov[3];
+	uint64_t size;
+	ssize_t ret;
+	int nr;
+
+	if (w.appending[f] && (!oracle_size_is_settled(f, &size) || op->pos + op->len > size))
+		return;
+	id = oracle_write_begin(f, op->pos, op->len, op->flags & IOMAP_RWF_DSYNC);
+	if (id == ORACLE_FULL)
+		return;
+	oracle_pattern(id, op->pos, buf, op->len);
+	nr = iovecs(op, buf, op->len, iov);
+	ret = iomap_pwritev2(file, iov, nr, (off_t)op->pos, op->flags);
+	write_result(op, f, id, ret, op->len);
+}
+
+static void do_append(const struct op *op, struct iomap_file *file, unsigned char *buf)
+{
+	unsigned f = op->file, id;
+	struct iovec iov[3];
+	uint64_t size;
+	ssize_t ret;
+	int nr;
+
+	look_at_size(file, f);
+	if (w.appending[f] || !oracle_size_is_settled(f, &size) || size + op->len > ORACLE_MOST)
+		return;
+	w.appending[f]++;
+	id = oracle_write_begin(f, size, op->len, op->flags & IOMAP_RWF_DSYNC);
+	if (id != ORACLE_FULL) {
+		oracle_pattern(id, size, buf, op->len);
+		nr = iovecs(op, buf, op->len, iov);
+		ret = iomap_pwritev2(file, iov, nr, 0, op->flags | IOMAP_RWF_APPEND);
+		write_result(op, f, id, ret, op->len);
+	}
+	w.appending[f]--;
+}
+
+static void do_read(const struct op *op, struct iomap_file *file, unsigned char *buf)
+{
+	uint64_t since = oracle_read_begin(op->file);
+	struct iovec iov[3];
+	int nr = iovecs(op, buf, op->len, iov);
+	ssize_t ret = iomap_preadv2(file, iov, nr, (off_t)op->pos, op->flags);
+
+	if (ret < 0) {
+		if (!(ret == -EAGAIN && (op->flags & IOMAP_RWF_NOWAIT)) && !excused(ret))
+			unexpected(op, ret);
+		return;
+	}
+	if (!w.lossy[op->file])
+		oracle_read_end(op->file, since, op->pos, op->len, buf, (size_t)ret,
+				(op->flags & IOMAP_RWF_NOWAIT) || (w.plan.faults && !w.healed));
+}
+
+static void do_truncate(const struct op *op, struct iomap_file *file)
+{
+	unsigned id;
+	int ret;
+
+	if (w.appending[op->file])
+		return;
+	id = oracle_truncate_begin(op->file, op->pos);
+	if (id == ORACLE_FULL)
+		return;
+	ret = iomap_ftruncate(file, (off_t)op->pos);
+	oracle_truncate_end(op->file, id, ret);
+	if (ret) {
+		oracle_had_errors(op->file);
+		if (!excused(ret))
+			unexpected(op, ret);
+	}
+}
+
+/* An error of writeback under DROP: what was written may be old again. */
+static void had_error(unsigned f)
+{
+	oracle_had_errors(f);
+	if (w.plan.cache.error_policy == IOMAP_ERROR_DROP)
+		w.lossy[f] = true;
+}
+
+static void do_sync(const struct op *op, struct iomap_file *file)
+{
+	uint64_t since = oracle_sync_begin();
+	int ret;
+
+	if (op->kind == OP_SYNC)
+		ret = iomap_cache_sync(w.cache);
+	else if (op->kind == OP_RESOLVE)
+		ret = iomap_resolve(file, 0, 0, IOMAP_RESOLVE_RETRY);
+	else
+		ret = op->kind == OP_FSYNC ? iomap_fsync(file) : iomap_fdatasync(file);
+	for (unsigned f = 0; f < w.plan.nr_files; f++) {
+		if (op->kind != OP_SYNC && f != op->file)
+			continue;
+		if (!ret)
+			oracle_sync_end(f, since);
+		else
+			had_error(f);
+	}
+	if (ret && !excused(ret))
+		unexpected(op, ret);
+}
+
+static struct iomap_file *open_file(unsigned f)
+{
+	struct iomap_file_params params = IOMAP_FILE_PARAMS_INIT;
+	struct iomap_file *file = NULL;
+	int ret;
+
+	params.block_size = w.plan.file[f].block;
+	for (;;) {
+		ret = iomap_open_with(w.cache, path_of(f), O_RDWR, 0, &params, &file);
+		if (!ret)
+			return file;
+		if (!excused(ret))
+			sim_fail("open of file %u: %d", f, ret);
+		if (!w.spec->script && ret == -ENOMEM)
+			sim_yield();
+	}
+}
+
+static void close_file(unsigned f, struct iomap_file *file)
+{
+	int ret = iomap_close(file);
+
+	if (ret)
+		had_error(f);
+	if (ret && !w.plan.faults)
+		sim_fail("close of file %u: %d", f, ret);
+}
+
+static void do_limit(const struct op *op)
+{
+	static const struct { enum iomap_tunable which; uint64_t value[3]; } to[] = {
+		{ IOMAP_TUNE_DIRTY_BYTES, { 32768, 300000, 900000 } },
+		{ IOMAP_TUNE_DIRTY_BACKGROUND_BYTES, { 0, 10000, 200000 } },
+		{ IOMAP_TUNE_MAX_FOLIO_BYTES, { 4096, 16384, 65536 } },
+		{ IOMAP_TUNE_READAHEAD_BYTES, { 4096, 32768, 131072 } },
+		{ IOMAP_TUNE_DIRTY_WRITEBACK_MS, { 10, 100, 1000 } },
+	};
+	unsigned i = (unsigned)(op->pos % 5);
+	int ret = iomap_cache_set(w.cache, to[i].which, to[i].value[op->len % 3]);
+
+	if (ret)
+		unexpected(op, ret);
+}
+
+static void check_cache(const char *when)
+{
+	char why[256] = "";
+	int ret = iomap_cache_check(w.cache, why, sizeof(why));
+
+	if (ret && !(sim_self() && ret == -EUCLEAN && !strncmp(why, "D9", 2)))
+		sim_fail("%s: %s (%d)", when, why, ret);
+}
+
+static void check_frozen(const struct op *op)
+{
+	if (sim_others_hold_short_locks())
+		return;
+	sim_freeze();
+	char text[160] = "after ";
+
+	op_describe(op, text + 6, sizeof(text) - 6);
+	check_cache(text);
+	sim_thaw();
+}
+
+static void do_op(const struct op *op, struct iomap_file **handles, unsigned char *buf)
+{
+	struct iomap_file *file = handles[op->file], *second;
+	uint64_t began = sim_now();
+	char text[128];
+	struct stat st;
+	int ret;
+
+	if (sim_tracing()) {
+		op_describe(op, text, sizeof(text));
+		sim_trace("begin %s", text);
+	}
+	switch (op->kind) {
+	case OP_WRITE: do_write(op, file, buf); break;
+	case OP_READ: do_read(op, file, buf); break;
+	case OP_APPEND: do_append(op, file, buf); break;
+	case OP_TRUNCATE: do_truncate(op, file); break;
+	case OP_FSYNC: case OP_FDATASYNC: case OP_SYNC: case OP_RESOLVE: do_sync(op, file); break;
+	case OP_DONTNEED: case OP_WILLNEED:
+		ret = iomap_fadvise(file, (off_t)(op->pos / 2), (off_t)op->len * 4,
+				    op->kind == OP_DONTNEED ? POSIX_FADV_DONTNEED : POSIX_FADV_WILLNEED);
+		if (ret && !excused(ret))
+			unexpected(op, ret);
+		break;
+	case OP_DROP:
+		ret = iomap_cache_drop(w.cache);
+		if (ret < 0 && !excused(ret))
+			unexpected(op, ret);
+		break;
+	case OP_LIMIT: do_limit(op); break;
+	case OP_CHECK: check_cache("check"); break;
+	case OP_REOPEN:
+		close_file(op->file, file);
+		handles[op->file] = open_file(op->file);
+		break;
+	case OP_SECOND_OPEN:
+		second = open_file(op->file);
+		close_file(op->file, second);
+		break;
+	case OP_SLEEP: sim_sleep(op->len * 20000); break;
+	case OP_STAT:
+		ret = iomap_fstat(file, &st);
+		if (ret && !excused(ret))
+			unexpected(op, ret);
+		break;
+	case OP_KINDS: break;
+	}
+	if (op->kind != OP_SLEEP && sim_now() - began > CALL_LIMIT_NS) {
+		op_describe(op, text, sizeof(text));
+		sim_fail("%s took %.3f s", text, (double)(sim_now() - began) / 1e9);
+	}
+	look_at_size(handles[op->file], op->file);
+	check_frozen(op);
+	w.ops++;
+	sim_trace("end");
+}
+
+static void work(void *arg)
+{
+	unsigned me = (unsigned)(uintptr_t)arg;
+	struct iomap_file *handles[WORLD_FILES];
+
+	for (unsigned f = 0; f < w.plan.nr_files; f++)
+		handles[f] = open_file(f);
+	for (unsigned i = 0; i < w.plan.nr_ops; i++)
+		if (w.plan.op[i].thread == me && !(w.spec->left_out && w.spec->left_out[i]))
+			do_op(&w.plan.op[i], handles, buffer[me]);
+	for (unsigned f = 0; f < w.plan.nr_files; f++)
+		close_file(f, handles[f]);
+}
+
+/* --- the end ---------------------------------------------------------------------------------------------- */
+
+static void make_durable(unsigned f, struct iomap_file *file)
+{
+	uint64_t since = oracle_sync_begin();
+	int ret = iomap_fsync(file);
+
+	if (ret && w.plan.faults) {     /* an error from before */
+		since = oracle_sync_begin();
+		ret = iomap_resolve(file, 0, 0, IOMAP_RESOLVE_RETRY);
+		if (ret == -EIO) {      /* what a flush lost was no longer cached */
+			w.lossy[f] = true;
+			ret = iomap_resolve(file, 0, 0, IOMAP_RESOLVE_DISCARD);
+		}
+		if (!ret) {
+			since = oracle_sync_begin();
+			ret = iomap_fsync(file);
+		}
+	}
+	if (ret)
+		sim_fail("file %u cannot be made durable on a disk that works: %d", f, ret);
+	oracle_sync_end(f, since);
+}
+
+static void read_all(unsigned f, struct iomap_file *file, unsigned char *buf)
+{
+	uint64_t size = (uint64_t)iomap_size(file);
+
+	for (uint64_t pos = 0; pos < size; pos += OP_BYTES) {
+		struct op op = { .kind = OP_READ, .file = f, .pos = pos, .len = OP_BYTES };
+
+		do_read(&op, file, buf);
+	}
+}
+
+static void check_disk(unsigned f, struct iomap_file *file)
+{
+	uint64_t size = disk_size(f);
+	const char *why;
+
+	if (size != (uint64_t)iomap_size(file))
+		sim_fail("after fsync file %u has size %llu on the disk, %lld in the cache", f, (unsigned long long)size,
+			 (long long)iomap_size(file));
+	disk_peek(f, 0, image, size);
+	if (!w.lossy[f] && (why = oracle_check_image(f, image, size, false)))
+		sim_fail("on the disk at the end: %s", why);
+}
+
+static void check_nothing_dirty(void)
+{
+	struct iomap_cache_stat st;
+	int ret = iomap_cache_stat(w.cache, &st, sizeof(st));
+
+	if (ret)
+		sim_fail("iomap_cache_stat: %d", ret);
+	if (st.dirty_bytes || st.writeback_bytes || st.pinned_bytes)
+		sim_fail("all is synced, but %llu bytes are dirty, %llu in flight, %llu pinned", (unsigned long long)st.dirty_bytes,
+			 (unsigned long long)st.writeback_bytes, (unsigned long long)st.pinned_bytes);
+	if (st.dirtied_bytes + st.redirtied_bytes != st.written_bytes + st.write_failed_bytes + st.cancelled_bytes)
+		sim_fail("dirtied %llu + redirtied %llu is not written %llu + failed %llu + cancelled %llu",
+			 (unsigned long long)st.dirtied_bytes, (unsigned long long)st.redirtied_bytes,
+			 (unsigned long long)st.written_bytes, (unsigned long long)st.write_failed_bytes,
+			 (unsigned long long)st.cancelled_bytes);
+}
+
+static void finish(void)
+{
+	struct iomap_file *file[WORLD_FILES];
+	int ret;
+
+	disk_heal();
+	sim_no_more_faults();
+	w.healed = true;
+	for (unsigned f = 0; f < w.plan.nr_files; f++)
+		file[f] = open_file(f);
+	for (unsigned f = 0; f < w.plan.nr_files; f++) {
+		look_at_size(file[f], f);
+		read_all(f, file[f], buffer[0]);
+		make_durable(f, file[f]);
+	}
+	check_cache("at the end");
+	check_nothing_dirty();
+	ret = iomap_cache_drop(w.cache);
+	if (ret < 0)
+		sim_fail("iomap_cache_drop: %d", ret);
+	for (unsigned f = 0; f < w.plan.nr_files; f++) {
+		check_disk(f, file[f]);
+		read_all(f, file[f], buffer[0]);
+		close_file(f, file[f]);
+	}
+	check_cache("after the last close");
+	ret = iomap_cache_destroy(w.cache);
+	if (ret)
+		sim_fail("iomap_cache_destroy: %d", ret);
+}
+
+/* --- a run ------------------------------------------------------------------------------------------------ */
+
+static struct { struct sim_queue queue; unsigned running; } workers;
+
+static void work_and_tell(void *arg)
+{
+	work(arg);
+	workers.running--;
+	sim_wake_all(&workers.queue);
+}
+
+static void world_main(void *unused)
+{
+	int ret;
+
+	(void)unused;
+	platform_sim_start();
+	rcu_sim_start();
+	disk_start(&w.plan.disk, w.spec->schedule ? w.spec->schedule : w.spec->seed);
+	for (unsigned f = 0; f < w.plan.nr_files; f++) {
+		uint64_t size = w.plan.file[f].size;
+
+		oracle_pattern(oracle_create(f, w.plan.file[f].block, size), 0, image, size);
+		disk_create(path_of(f), image, size);
+	}
+	do
+		ret = iomap_cache_create(&w.cache, &w.plan.cache);
+	while (excused(ret));
+	if (ret)
+		sim_fail("iomap_cache_create: %d", ret);
+	memset(&workers, 0, sizeof(workers));
+	workers.running = w.plan.nr_threads;
+	for (unsigned t = 0; t < w.plan.nr_threads; t++)
+		sim_spawn("work", work_and_tell, (void *)(uintptr_t)t, true);
+	while (workers.running)
+		sim_wait(&workers.queue, "the threads that work", NULL);
+	finish();
+}
+
+static void make_plan(const struct world_spec *spec, struct plan *p)
+{
+	if (spec->script)
+		plan_make_script(p);
+	else
+		plan_make(spec, p);
+}
+
+unsigned world_ops(const struct world_spec *spec)
+{
+	static struct plan p;
+
+	make_plan(spec, &p);
+	return p.nr_ops;
+}
+
+void world_describe(const struct world_spec *spec, unsigned op, char *buf, size_t len)
+{
+	static struct plan p;
+
+	make_plan(spec, &p);
+	op_describe(&p.op[op], buf, len);
+}
+
+/* Holds images of every file against the promises. */
+static void check_crash(struct world_result *out)
+{
+	static const enum disk_crash how[] = { DISK_KILL, DISK_POWER_OLDEST, DISK_POWER_NEWEST, DISK_POWER_RANDOM, DISK_POWER_RANDOM };
+	struct sim_rng r;
+
+	sim_rng_seed(&r, w.spec->seed, 300);
+	out->crashes++;
+	for (unsigned f = 0; f < w.plan.nr_files && !out->failed; f++) {
+		for (unsigned i = 0; i < sizeof(how) / sizeof(how[0]) && !out->failed; i++) {
+			uint64_t size = disk_image(f, how[i], &r, image, sizeof(image));
+			const char *why = w.lossy[f] ? NULL : oracle_check_image(f, image, size, how[i] == DISK_KILL);
+
+			out->images++;
+			if (why) {
+				snprintf(out->sim.report, sizeof(out->sim.report), "%s", why);
+				out->failed = true;
+			}
+		}
+	}
+}
+
+void world_run(const struct world_spec *spec, struct world_result *out)
+{
+	struct sim_run run = { .seed = spec->schedule ? spec->schedule : spec->seed, .max_steps = MAX_STEPS, .trace = spec->trace };
+
+	memset(out, 0, offsetof(struct world_result, sim));
+	memset(&w, 0, sizeof(w));
+	w.spec = spec;
+	make_plan(spec, &w.plan);
+	run.power_off_at = w.plan.power_off_at;
+	for (unsigned i = 0; i < SIM_FAULTS; i++) {
+		run.fail_nth[i] = spec->fail_nth[i];
+		run.fail_chance[i] = w.plan.fail_chance[i];
+		w.plan.faults |= spec->fail_nth[i] != 0;
+	}
+	oracle_start();
+	sim_run(&run, world_main, NULL, &out->sim);
+	out->ops = w.ops;
+	out->threads = w.plan.nr_threads;
+	out->crashes = out->images = 0;
+	out->failed = out->sim.end == SIM_FAILED;
+	out->faults = out->sim.faults;
+	if (out->sim.end != SIM_FAILED && w.cache) {
+		struct sim_disk_stats st;
+
+		disk_stats(&st);
+		out->faults += st.faults;
+	}
+	if (out->sim.end == SIM_POWER_OFF && w.cache)
+		check_crash(out);
+}
