@@ -354,6 +354,8 @@ static int resize(struct inode *inode, uint64_t size)
 	}
 	if (size > old || device_size(inode->device) > size)
 		ret = inode_set_device_size(inode, size);
+	else if (device_size_unsure(inode->device))
+		ret = inode_settle_device_size(inode);
 	if (ret)
 		inode_set_size(inode, old);
 	else if (size > old)

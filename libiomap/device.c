@@ -197,6 +197,10 @@ static void request_done(struct iomap_request *req)
 	count(dev, req);
 	if (req->op == IOMAP_REQ_WRITE && req->result > 0)
 		raise_size(dev, req->pos + (uint64_t)req->result);
+	/* The first part of it may be there: a file grows with what is written, whatever becomes of the rest. */
+	if (req->op == IOMAP_REQ_WRITE && req->result < 0 && !dev->below && !device_fixed_size(dev) &&
+	    req->pos + request_bytes(req) > load_relaxed(&dev->size))
+		store_release(&dev->size_unsure, true);
 	req->done = req->owner_done;
 	req->done(req);
 }
@@ -269,8 +273,10 @@ int device_set_size(struct iomap_device *dev, uint64_t size)
 
 	int ret = dev->ops->set_size(dev, size);
 
-	if (!ret && !dev->below)
+	if (!ret && !dev->below) {
 		store_release(&dev->size, size);        /* pairs with device_size() */
+		store_release(&dev->size_unsure, false);
+	}
 	return ret;
 }
 

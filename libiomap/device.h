@@ -31,6 +31,7 @@ struct iomap_device {
 	struct iomap_device_info info;          /* size: as opened; the current size is device_size() */
 	_Atomic uint64_t size;                  /* after completed extending writes and set_size */
 	_Atomic uint32_t refs;
+	_Atomic bool size_unsure;               /* an extending write failed: there may be more than size says, until set_size */
 	struct iomap_device *below;             /* a stacked device has the size of this one at all times; NULL: its own, below */
 	_Atomic(void *) owner;                  /* the cache that opened a file on it first, or NULL */
 	struct device_stats stats;
@@ -66,6 +67,7 @@ static inline const struct iomap_device *device_bottom(const struct iomap_device
 	return dev;
 }
 static inline uint64_t device_size(const struct iomap_device *dev) { return load_acquire(&device_bottom(dev)->size); }
+static inline bool device_size_unsure(const struct iomap_device *dev) { return load_acquire(&device_bottom(dev)->size_unsure); }
 static inline bool device_fixed_size(const struct iomap_device *dev) { return !device_bottom(dev)->ops->set_size; }
 
 /*

@@ -228,7 +228,7 @@ struct inode *inode_next(struct iomap_cache *cache, struct inode *prev)
 bool inode_is_clean(struct inode *inode)
 {
 	return !mapping_is_marked(&inode->mapping, XA_MARK_DIRTY) && !load_acquire(&inode->nr_inflight) &&
-	       (inode->fixed_size || device_size(inode->device) == inode_size(inode));
+	       (inode->fixed_size || (device_size(inode->device) == inode_size(inode) && !device_size_unsure(inode->device)));
 }
 
 bool inode_is_durable(struct inode *inode)
@@ -244,6 +244,11 @@ int inode_set_device_size(struct inode *inode, uint64_t size)
 	if (!ret)
 		store_release(&inode->size_unflushed, true);
 	return ret;
+}
+
+int inode_settle_device_size(struct inode *inode)
+{
+	return device_size_unsure(inode->device) ? inode_set_device_size(inode, device_size(inode->device)) : 0;
 }
 
 void inode_touch(struct inode *inode)

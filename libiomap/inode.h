@@ -98,6 +98,8 @@ bool inode_is_clean(struct inode *inode);
 bool inode_is_durable(struct inode *inode);
 /* Sets the device's size: durable by the next flush. */
 int  inode_set_device_size(struct inode *inode, uint64_t size);
+/* After an extending write that failed the file may be longer than the device knows: cut to what it knows. extend_lock held. */
+int  inode_settle_device_size(struct inode *inode);
 void inode_touch(struct inode *inode);          /* mtime = now */
 
 #endif

@@ -330,20 +330,17 @@ static void update_marks(struct mapping *m, const struct iomap_folio *f, uint32_
 	uint32_t now = folio_flags(f), changed = was ^ now;
 	pgoff_t index = folio_index(f);
 
-	if (changed & FOLIO_DIRTY) {
-		if (now & FOLIO_DIRTY) {
-			xa_set_mark(&m->tree, index, XA_MARK_DIRTY);
-		} else {
-			xa_clear_mark(&m->tree, index, XA_MARK_DIRTY);
-			xa_clear_mark(&m->tree, index, XA_MARK_TOWRITE);
-		}
+	/* What is gained comes first: who looks without the lock must not see a folio in between as neither. */
+	if (changed & now & FOLIO_DIRTY)
+		xa_set_mark(&m->tree, index, XA_MARK_DIRTY);
+	if (changed & now & FOLIO_WRITEBACK)
+		xa_set_mark(&m->tree, index, XA_MARK_WRITEBACK);
+	if (changed & was & FOLIO_DIRTY) {
+		xa_clear_mark(&m->tree, index, XA_MARK_DIRTY);
+		xa_clear_mark(&m->tree, index, XA_MARK_TOWRITE);
 	}
-	if (changed & FOLIO_WRITEBACK) {
-		if (now & FOLIO_WRITEBACK)
-			xa_set_mark(&m->tree, index, XA_MARK_WRITEBACK);
-		else
-			xa_clear_mark(&m->tree, index, XA_MARK_WRITEBACK);
-	}
+	if (changed & was & FOLIO_WRITEBACK)
+		xa_clear_mark(&m->tree, index, XA_MARK_WRITEBACK);
 }
 
 int mapping_halve(struct mapping *m, struct iomap_folio *f, struct iomap_folio **out)

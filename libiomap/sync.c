@@ -76,7 +76,7 @@ static int sync_size(struct inode *inode, uint64_t wanted)
 {
 	int ret = 0;
 
-	if (inode->fixed_size || device_size(inode->device) >= wanted)
+	if (inode->fixed_size || (device_size(inode->device) >= wanted && !device_size_unsure(inode->device)))
 		return 0;
 	mutex_lock(&inode->extend_lock);
 	if (!MUTANT(M_SIZE_GROWN_BACK))
@@ -84,6 +84,8 @@ static int sync_size(struct inode *inode, uint64_t wanted)
 	if (device_size(inode->device) < wanted) {
 		writeback_settle_end(inode);
 		ret = inode_set_device_size(inode, wanted);
+	} else {
+		ret = inode_settle_device_size(inode);
 	}
 	mutex_unlock(&inode->extend_lock);
 	return ret;
@@ -96,7 +98,7 @@ void sync_closed(struct inode *inode)
 		if (mutex_trylock(&inode->extend_lock)) {
 			uint64_t size = inode_size(inode);
 
-			if (!inode->fixed_size && device_size(inode->device) != size && !mapping_is_marked(&inode->mapping, XA_MARK_DIRTY)) {
+			if (!inode_is_clean(inode) && !mapping_is_marked(&inode->mapping, XA_MARK_DIRTY)) {
 				writeback_settle_end(inode);
 				inode_set_device_size(inode, size);
 			}

@@ -80,6 +80,15 @@ static void submit_all(struct pass *p)
 		submit_queued(p);
 }
 
+/* A folio's lock, never waited for with a slot in hand: its owner may wait for blocks whose claimer waits for a slot. */
+static void lock_folio(struct pass *p, struct iomap_folio *f)
+{
+	if (folio_trylock(f))
+		return;
+	submit_all(p);
+	folio_lock(p->inode->mapping.zone, f);
+}
+
 /* A slot for one more request. What this pass has gathered goes to the device before it waits for one. */
 static struct ioend *get_slot(struct pass *p)
 {
@@ -195,7 +204,7 @@ static pgoff_t write_folio(struct pass *p, struct iomap_folio *f, pgoff_t at, ui
 		unsigned from = 0, to;
 		bool busy;
 
-		folio_lock(m->zone, f);
+		lock_folio(p, f);
 		if (folio_mapping(f) != m || !folio_is_dirty(f)) {
 			folio_unlock(m->zone, f);
 			break;
@@ -242,8 +251,9 @@ static pgoff_t write_in_place(struct pass *p, uint64_t start, uint64_t end, uint
  * The first dirty run of blocks that ends beyond both the device's size and @cursor, and begins before @end: its folio locked and
  * referenced, its blocks in [*from, *to) by the file's size *@isize. NULL: there is none.
  */
-static struct iomap_folio *find_beyond(struct inode *inode, uint64_t cursor, uint64_t end, uint64_t *isize, unsigned *from, unsigned *to)
+static struct iomap_folio *find_beyond(struct pass *p, uint64_t cursor, uint64_t end, uint64_t *isize, unsigned *from, unsigned *to)
 {
+	struct inode *inode = p->inode;
 	struct mapping *m = &inode->mapping;
 	uint64_t stored = device_size(inode->device), bs = ifs_block_bytes(&m->geom);
 	pgoff_t at = max_u64(stored, cursor) >> PAGE_SHIFT;
@@ -253,7 +263,7 @@ static struct iomap_folio *find_beyond(struct inode *inode, uint64_t cursor, uin
 		uint64_t size, pos;
 		unsigned nr, gb, b;
 
-		folio_lock(m->zone, f);
+		lock_folio(p, f);
 		if (folio_mapping(f) != m) {    /* it went meanwhile: look again */
 			folio_unlock(m->zone, f);
 			folio_put(m->zone, f);
@@ -332,10 +342,11 @@ static void write_beyond(struct pass *p, uint64_t start, uint64_t end, uint64_t 
 	} else if (device_size(inode->device) >= inode_size(inode) || !mutex_trylock(&inode->extend_lock)) {
 		return;
 	}
+	inode_settle_device_size(inode);        /* if that fails, whoever needs it tries again */
 	io_wait_init(&wait);
 	p->wait = &wait;
 	p->one_by_one = true;
-	while (p->submitted < quota && !given_up(p) && (f = find_beyond(inode, cursor, end, &size, &from, &to))) {
+	while (p->submitted < quota && !given_up(p) && (f = find_beyond(p, cursor, end, &size, &from, &to))) {
 		uint64_t bs = ifs_block_bytes(&m->geom), pos = folio_pos(f);
 		unsigned group = ifs_exclusive_blocks(f, &m->geom), gb = ifs_granule_blocks(f, &m->geom);
 		bool busy;

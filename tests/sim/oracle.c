@@ -21,7 +21,7 @@
 #define TABLE_BYTES     (PERIOD + 65536u)
 #define NOT_YET         UINT64_MAX
 #define ORDER_MOST      6               /* changes of one block whose orders are tried */
-#define SIZES           64
+#define SIZES           ORACLE_OPS
 
 struct change {
 	uint64_t pos, end;              /* of bytes; a cut goes to the end of the world */
@@ -44,11 +44,12 @@ struct ofile {
 	unsigned nr_maybe;
 	uint64_t synced;                /* begin of the latest successful sync */
 	/* sizes for a crash: all since the one that was settled when the latest successful sync began */
-	struct { uint64_t stamp, size; } past[ORACLE_OPS];
+	struct { uint64_t stamp, size; bool settled; } past[ORACLE_OPS];
 	unsigned nr_past;
 	struct { uint64_t from, to; } zeros[ORACLE_OPS];        /* ranges that showed zeros below the size */
 	unsigned nr_zeros;
 	bool errors;
+	bool vague;                     /* a write failed half way: any size between is possible */
 };
 
 static struct ofile files[ORACLE_FILES];
@@ -126,9 +127,10 @@ static void note_size(struct ofile *f, uint64_t size)
 		f->maybe[f->nr_maybe++] = size;
 }
 
-static void note_past(struct ofile *f, uint64_t size)
+static void note_past(struct ofile *f, uint64_t size, bool settled)
 {
 	if (f->nr_past < ORACLE_OPS) {
+		f->past[f->nr_past].settled = settled;
 		f->past[f->nr_past].stamp = stamp;
 		f->past[f->nr_past++].size = size;
 	}
@@ -178,7 +180,7 @@ unsigned oracle_create(unsigned file, uint32_t block, uint64_t size)
 		c->running = false;
 	}
 	f->size = size;
-	note_past(f, size);
+	note_past(f, size, true);
 	f->synced = now();
 	return size ? last_id : 0;
 }
@@ -188,7 +190,7 @@ static void resize_begin(struct ofile *f, struct change *c)
 	c->resizes = true;
 	f->resizing++;
 	note_size(f, c->new_size);
-	note_past(f, c->new_size);
+	note_past(f, c->new_size, false);
 }
 
 unsigned oracle_write_begin(unsigned file, uint64_t pos, uint64_t len, bool sync)
@@ -200,7 +202,7 @@ unsigned oracle_write_begin(unsigned file, uint64_t pos, uint64_t len, bool sync
 		return ORACLE_FULL;
 	c = add(f, false, pos, pos + len, ++last_id);
 	c->durable = sync;
-	if (f->resizing || f->nr_maybe || pos + len > f->size) {
+	if (pos + len > least_size(f)) {
 		note_zeros(f, least_size(f), pos);
 		resize_begin(f, c);
 	}
@@ -223,7 +225,7 @@ static void resize_end(struct ofile *f, const struct change *c, bool whole)
 		return;
 	f->size = c->cut || c->new_size > f->size ? c->new_size : f->size;
 	f->nr_maybe = 0;
-	note_past(f, f->size);
+	note_past(f, f->size, true);
 }
 
 void oracle_write_end(unsigned file, unsigned id, int64_t ret)
@@ -248,12 +250,13 @@ void oracle_write_end(unsigned file, unsigned id, int64_t ret)
 			c->end = c->pos + done;
 			if (c->resizes) {
 				note_size(f, c->end);
-				note_past(f, c->end);
+				note_past(f, c->end, false);
 			}
 			c = rest;
 		}
 		c->perhaps = true;
 	}
+	f->vague |= first->resizes && ret < 0;
 	if (first->resizes)
 		resize_end(f, first, done == len);
 }
@@ -267,6 +270,10 @@ unsigned oracle_truncate_begin(unsigned file, uint64_t size)
 		return ORACLE_FULL;
 	/* Bytes beyond any size are zeros in any case; a cut says it of those it takes. */
 	note_zeros(f, least_size(f), size);
+	/* A write inside the file that is under way may now be one that grows it again. */
+	for (unsigned i = 0; i < f->nr; i++)
+		if (f->change[i].running && !f->change[i].resizes)
+			resize_begin(f, &f->change[i]);
 	c = add(f, true, size, UINT64_MAX, 0);
 	resize_begin(f, c);
 	return (unsigned)(c - f->change);
@@ -302,14 +309,16 @@ void oracle_check_size(unsigned file, uint64_t size)
 		return;
 	for (unsigned i = 0; i < f->nr_maybe; i++)
 		known |= f->maybe[i] == size;
+	known |= f->vague && size >= least_size(f) && size <= most_size(f);
 	if (!known)
 		sim_fail("file %u has size %llu; it should be %llu", file, (unsigned long long)size,
 			 (unsigned long long)(f->nr_maybe ? f->maybe[0] : f->size));
 	if (f->nr_maybe) {
 		f->size = size;
 		f->nr_maybe = 0;
+		f->vague = false;
 		now();
-		note_past(f, size);
+		note_past(f, size, true);
 	}
 }
 
@@ -519,7 +528,7 @@ void oracle_read_end(unsigned file, uint64_t since, uint64_t pos, size_t len, co
 			least = f->past[i].size;
 		if (f->past[i].size > most)
 			most = f->past[i].size;
-		if (f->past[i].stamp < since)
+		if (f->past[i].stamp < since && f->past[i].settled)
 			break;
 	}
 	if (end > most && n)
@@ -568,7 +577,7 @@ static bool size_ok(const struct ofile *f, uint64_t size)
 		if (f->past[i].size > most)
 			most = f->past[i].size;
 		/* Settled before the sync began, and everything that began before that is over, too. */
-		if (f->past[i].stamp < f->synced) {
+		if (f->past[i].stamp < f->synced && f->past[i].settled) {
 			bool running = false;
 
 			for (unsigned k = 0; k < f->nr; k++)

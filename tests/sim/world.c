@@ -146,8 +146,19 @@ static void do_read(const struct op *op, struct iomap_file *file, unsigned char 
 			unexpected(op, ret);
 		return;
 	}
-	if (!w.lossy[op->file])
-		oracle_read_end(op->file, since, op->pos, op->len, buf, (size_t)ret,
+	if (w.lossy[op->file])
+		return;
+	/* What a block's bytes in one buffer show is of one moment; another buffer may show another. */
+	for (uint64_t pos = op->pos, left = (uint64_t)ret; nr; pos += iov->iov_len, nr--, memmove(iov, iov + 1, sizeof(*iov) * 2)) {
+		uint64_t n = left < iov->iov_len ? left : iov->iov_len;
+
+		if (iov->iov_len)
+			oracle_read_end(op->file, since, pos, iov->iov_len, iov->iov_base, n,
+					(op->flags & IOMAP_RWF_NOWAIT) || (w.plan.faults && !w.healed) || n < iov->iov_len);
+		left -= n;
+	}
+	if ((uint64_t)ret < op->len)
+		oracle_read_end(op->file, since, op->pos + (uint64_t)ret, op->len - (uint64_t)ret, buf + ret, 0,
 				(op->flags & IOMAP_RWF_NOWAIT) || (w.plan.faults && !w.healed));
 }
 
@@ -170,14 +181,6 @@ static void do_truncate(const struct op *op, struct iomap_file *file)
 	}
 }
 
-/* An error of writeback under DROP: what was written may be old again. */
-static void had_error(unsigned f)
-{
-	oracle_had_errors(f);
-	if (w.plan.cache.error_policy == IOMAP_ERROR_DROP)
-		w.lossy[f] = true;
-}
-
 static void do_sync(const struct op *op, struct iomap_file *file)
 {
 	uint64_t since = oracle_sync_begin();
@@ -195,7 +198,7 @@ static void do_sync(const struct op *op, struct iomap_file *file)
 		if (!ret)
 			oracle_sync_end(f, since);
 		else
-			had_error(f);
+			oracle_had_errors(f);
 	}
 	if (ret && !excused(ret))
 		unexpected(op, ret);
@@ -224,7 +227,7 @@ static void close_file(unsigned f, struct iomap_file *file)
 	int ret = iomap_close(file);
 
 	if (ret)
-		had_error(f);
+		oracle_had_errors(f);
 	if (ret && !w.plan.faults)
 		sim_fail("close of file %u: %d", f, ret);
 }
@@ -532,6 +535,8 @@ void world_run(const struct world_spec *spec, struct world_result *out)
 		run.fail_chance[i] = w.plan.fail_chance[i];
 		w.plan.faults |= spec->fail_nth[i] != 0;
 	}
+	for (unsigned f = 0; f < WORLD_FILES; f++)      /* a failed write may be given up before anybody hears of it */
+		w.lossy[f] = w.plan.faults && w.plan.cache.error_policy == IOMAP_ERROR_DROP;
 	oracle_start();
 	sim_run(&run, world_main, NULL, &out->sim);
 	out->ops = w.ops;
