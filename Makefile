@@ -74,7 +74,7 @@ UNIT_OBJ := $(call objects,tests/unit/*.c)
 EXAMPLE_OBJ := $(call objects,examples/*.c)
 PROGRAM_OBJ := $(call objects,tests/model/*.c tests/stress/*.c)
 TESTLIB_OBJ := $(filter-out %/unit-main.o,$(call objects,tests/lib/*.c))
-ALL_OBJ := $(LIB_OBJ) $(BENCH_OBJ) $(UNIT_OBJ) $(EXAMPLE_OBJ) $(PROGRAM_OBJ) $(TESTLIB_OBJ) $(O)/tests/lib/unit-main.o
+ALL_OBJ := $(LIB_OBJ) $(SIM_OBJ) $(BENCH_OBJ) $(UNIT_OBJ) $(EXAMPLE_OBJ) $(PROGRAM_OBJ) $(TESTLIB_OBJ) $(O)/tests/lib/unit-main.o
 
 LIB := $(O)/libiomap.a
 BENCH := $(if $(BENCH_OBJ),$(O)/iomap-bench)

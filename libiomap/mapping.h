@@ -99,7 +99,8 @@ void mapping_complete(struct mapping *m, struct iomap_folio *f, unsigned first, 
 
 /* Marks what is dirty in [first, last] for one pass, so that what is dirtied later cannot keep it busy. */
 void mapping_tag_towrite(struct mapping *m, pgoff_t first, pgoff_t last);
-void mapping_clear_towrite(struct mapping *m, struct iomap_folio *f);   /* folio locked */
+/* Folio locked. Only for who has seen that nothing of it is dirty and unclaimed: other sync passes go by the mark, too. */
+void mapping_clear_towrite(struct mapping *m, struct iomap_folio *f);
 static inline bool mapping_is_marked(const struct mapping *m, enum xa_mark mark)
 {
 	bool marked;

@@ -23,7 +23,7 @@ enum mutant {
 	M_CHARGE_KEPT          = 4,     /* what a truncate cancels stays charged as dirty */
 	M_CONTENT_NOT_COUNTED  = 5,     /* a writer does not say that it is copying */
 	M_IDENTITY_NOT_COUNTED = 6,     /* a folio leaves the cache without a word to readers */
-	M_TOWRITE_TAKEN        = 7,     /* the background pass clears the sync pass's marks */
+	M_TOWRITE_TAKEN        = 7,     /* a pass clears TOWRITE before it has claimed, under the eyes of other sync passes */
 	M_FSYNC_NO_FLUSH       = 8,     /* an fsync that finds nothing dirty does not flush */
 	M_FLUSH_JOINED_LATE    = 9,     /* a flush under way counts for who came after it began */
 	M_WAKE_BEFORE_CLEAR    = 10,    /* the folio lock's waiters are woken before it is free */

@@ -216,8 +216,11 @@ static pgoff_t write_folio(struct pass *p, struct iomap_folio *f, pgoff_t at, ui
 			from = (unsigned)((start - folio_pos(f)) >> m->geom.block_shift);
 		if (end - folio_pos(f) < folio_bytes(f))
 			to = (unsigned)min_u64(to, div_round_up(end - folio_pos(f), ifs_block_bytes(&m->geom)));
-		/* With blocks beyond the device's size the mark stays: the pass comes back. */
-		if ((p->sync || MUTANT(M_TOWRITE_TAKEN)) && (inode->fixed_size || device_size(inode->device) >= size))
+		/*
+		 * TOWRITE is every sync pass's: it goes with DIRTY, once all is claimed and WRITEBACK is there for the others
+		 * to wait for, and no sooner.
+		 */
+		if (MUTANT(M_TOWRITE_TAKEN))
 			mapping_clear_towrite(m, f);
 		claim_and_unlock(p, f, from, to, size, &busy);
 		if (!p->sync || !busy || MUTANT(M_SYNC_SKIPS_BUSY))

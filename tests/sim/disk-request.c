@@ -149,7 +149,7 @@ static uint64_t good_bytes(const struct disk_request *r, uint64_t len)
 /* @len made shorter: whole blocks of direct I/O, any bytes through the page cache; at least one in both. */
 static uint64_t shortened(const struct disk_request *r, uint64_t len, uint64_t draw)
 {
-	uint64_t unit = r->direct ? disk->params.dio_align : 1, units = div_round_up(len, unit);
+	uint64_t unit = r->direct ? disk->params.dio_align : disk->params.short_bytes ? 1 : SIM_SECTOR, units = div_round_up(len, unit);
 
 	return units > 1 ? (1 + draw % (units - 1)) * unit : len;
 }

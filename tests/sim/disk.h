@@ -23,6 +23,7 @@ struct sim_disk_params {
 	bool     can_allocate;                  /* fallocate works, else -EOPNOTSUPP */
 	/* chances, each in 1024 per event */
 	unsigned short_io;                      /* a request of several blocks transfers only some whole blocks, at least one */
+	bool     short_bytes;                   /* … and through the page cache any bytes, else whole sectors */
 	unsigned eagain;                        /* io_submit takes fewer than it could, perhaps none (-EAGAIN) */
 	unsigned read_eio, write_eio, flush_eio, enospc;        /* requests that fail for no reason; enospc: fallocate, direct writes into holes */
 	/* a range of one file that always fails, from virtual time bad_from_ns on; bad_len 0: none */

@@ -39,6 +39,7 @@ struct ofile {
 	struct change change[ORACLE_OPS];
 	unsigned nr;
 	unsigned resizing;              /* changes of the size under way */
+	unsigned burst;                 /* … and that were since the size was known */
 	uint64_t size;                  /* when none was under way last */
 	uint64_t maybe[SIZES];          /* sizes it may have had since then */
 	unsigned nr_maybe;
@@ -189,6 +190,7 @@ static void resize_begin(struct ofile *f, struct change *c)
 {
 	c->resizes = true;
 	f->resizing++;
+	f->burst++;
 	note_size(f, c->new_size);
 	note_past(f, c->new_size, false);
 }
@@ -221,10 +223,10 @@ static struct change *find(struct ofile *f, unsigned id)
 static void resize_end(struct ofile *f, const struct change *c, bool whole)
 {
 	f->resizing--;
-	if (f->resizing || f->nr_maybe != 1 || !whole)
+	if (f->resizing || f->burst != 1 || !whole)
 		return;
 	f->size = c->cut || c->new_size > f->size ? c->new_size : f->size;
-	f->nr_maybe = 0;
+	f->nr_maybe = f->burst = 0;
 	note_past(f, f->size, true);
 }
 
@@ -315,7 +317,7 @@ void oracle_check_size(unsigned file, uint64_t size)
 			 (unsigned long long)(f->nr_maybe ? f->maybe[0] : f->size));
 	if (f->nr_maybe) {
 		f->size = size;
-		f->nr_maybe = 0;
+		f->nr_maybe = f->burst = 0;
 		f->vague = false;
 		now();
 		note_past(f, size, true);
@@ -328,6 +330,7 @@ void oracle_check_size(unsigned file, uint64_t size)
 struct view {
 	uint64_t since;                 /* what was there before this is not optional */
 	bool image;
+	bool loose;                     /* writes may have failed half way: no order explains a sector */
 	const struct change *c[ORACLE_OPS];     /* those that touch the bytes looked at */
 	unsigned nr;
 };
@@ -461,7 +464,7 @@ static bool block_ok(const struct view *v, uint64_t pos, const unsigned char *bu
 		if (!one)
 			return false;
 	}
-	if (!open || all.nr > ORDER_MOST)
+	if (!open || v->loose || all.nr > ORDER_MOST)
 		return true;
 	return some_order(v, &all, 0, order, 0, pos, buf, len);
 }
@@ -538,7 +541,7 @@ void oracle_read_end(unsigned file, uint64_t since, uint64_t pos, size_t len, co
 		sim_fail("read [%llu, +%zu) of file %u returned only %zu bytes; its size is %llu", (unsigned long long)pos, len, file,
 			 n, (unsigned long long)least);
 	v.since = since;
-	v.image = false;
+	v.image = v.loose = false;
 	look(&v, f, pos, end);
 	wrong = first_wrong(&v, f->block, pos, buf, end);
 	if (wrong < end) {
@@ -607,7 +610,7 @@ static bool was_cut(const struct ofile *f, uint64_t pos)
 	return false;
 }
 
-const char *oracle_check_image(unsigned file, const unsigned char *image, uint64_t size, bool killed)
+const char *oracle_check_image(unsigned file, const unsigned char *image, uint64_t size, bool killed, bool faults)
 {
 	static char why[2048];
 	struct ofile *f = &files[file];
@@ -621,6 +624,7 @@ const char *oracle_check_image(unsigned file, const unsigned char *image, uint64
 	}
 	v.since = f->synced;
 	v.image = true;
+	v.loose = faults;
 	look(&v, f, 0, size);
 	wrong = first_wrong(&v, 512, 0, image, size);
 	if (wrong < size) {
@@ -633,7 +637,7 @@ const char *oracle_check_image(unsigned file, const unsigned char *image, uint64
 			 (unsigned long long)size, (unsigned long long)wrong, (unsigned long long)next, what);
 		return why;
 	}
-	for (uint64_t at = 0; killed && !f->errors && at < size; at += 512) {
+	for (uint64_t at = 0; killed && !faults && !f->errors && at < size; at += 512) {
 		uint64_t next = at + 512 < size ? at + 512 : size;
 
 		if (matches(0, at, image + at, (size_t)(next - at)) && !was_zeros(f, at) && !was_cut(f, at)) {

@@ -44,9 +44,9 @@ void oracle_sync_end(unsigned file, uint64_t since);    /* it returned 0 */
 
 /*
  * After the end of everything: may @image, cut at @size, be left? @killed: the process died, not the machine: then no byte below the
- * size is one that nobody wrote. NULL, or what is wrong with it. All operations under way count as begun.
+ * size is one that nobody wrote. @faults: writes may have failed half way. NULL, or what is wrong with it. All operations under way count as begun.
  */
-const char *oracle_check_image(unsigned file, const unsigned char *image, uint64_t size, bool killed);
+const char *oracle_check_image(unsigned file, const unsigned char *image, uint64_t size, bool killed, bool faults);
 /* Some write failed for good: bytes may be missing below the size after a crash. */
 void oracle_had_errors(unsigned file);
 

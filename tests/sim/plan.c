@@ -175,6 +175,7 @@ void plan_make(const struct world_spec *spec, struct plan *p)
 	plan_ops(p, &r);
 	if (spec->faults)
 		plan_faults(p, &r);
+	p->disk.short_bytes = !spec->crash;     /* an image of half a sector would need an oracle of bytes */
 	if (spec->crash)
 		p->power_off_at = 500 + sim_below(&r, sim_chance(&r, 1, 2) ? 6000 : 40000);
 }

@@ -27,6 +27,7 @@
 #define NEVER           UINT64_MAX
 #define FAIR_STEPS      20000           /* the longest one thread runs while others could */
 #define PCT_MOST        4
+#define JUMP_NS         100000000ull    /* the most that time jumps while somebody can run */
 
 enum state { T_FREE, T_READY, T_WAITING };
 
@@ -191,15 +192,15 @@ static void unqueue(struct sim_thread *t)
 	t->queue = NULL;
 }
 
-/* Moves time on to the next thread that is due; false: there is none. */
-static bool advance_time(void)
+/* Moves time on to the next thread that is due, at most so far; false: there is none. */
+static bool advance_time(uint64_t most_ns)
 {
 	uint64_t next = NEVER;
 
 	for (unsigned i = 0; i < SIM_THREADS; i++)
 		if (threads[i].state == T_WAITING && threads[i].when_ns < next)
 			next = threads[i].when_ns;
-	if (next == NEVER)
+	if (next == NEVER || (next > sim.now && next - sim.now > most_ns))
 		return false;
 	if (next > sim.now)
 		sim.now = next;
@@ -250,7 +251,7 @@ static void plan(void)
 static void run_another(void)
 {
 	while (!sim.nr_ready)
-		if (!advance_time())
+		if (!advance_time(NEVER))
 			sim_fail("deadlock: nobody can run and nothing is due");
 	plan();
 	go_to(pick());
@@ -278,7 +279,7 @@ static void look(void)
 				sim.current->priority = --sim.lowest;
 	}
 	if (sim.time_jumps && sim_below(&sim.rng, 512) == 0)
-		advance_time();
+		advance_time(JUMP_NS);
 	plan();
 	go_to(pick());
 }
@@ -304,7 +305,7 @@ void sim_yield(void)
 	if (sim.out->steps >= sim.run.max_steps)
 		sim_fail("livelock: %llu steps and no end", (unsigned long long)sim.out->steps);
 	if (sim.nr_ready == 1)
-		advance_time();
+		advance_time(NEVER);
 	sim.current->priority = --sim.lowest;
 	plan();
 	go_to(pick());

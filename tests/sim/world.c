@@ -384,7 +384,7 @@ static void check_disk(unsigned f, struct iomap_file *file)
 		sim_fail("after fsync file %u has size %llu on the disk, %lld in the cache", f, (unsigned long long)size,
 			 (long long)iomap_size(file));
 	disk_peek(f, 0, image, size);
-	if (!w.lossy[f] && (why = oracle_check_image(f, image, size, false)))
+	if (!w.lossy[f] && (why = oracle_check_image(f, image, size, false, w.plan.faults)))
 		sim_fail("on the disk at the end: %s", why);
 }
 
@@ -510,7 +510,8 @@ static void check_crash(struct world_result *out)
 	for (unsigned f = 0; f < w.plan.nr_files && !out->failed; f++) {
 		for (unsigned i = 0; i < sizeof(how) / sizeof(how[0]) && !out->failed; i++) {
 			uint64_t size = disk_image(f, how[i], &r, image, sizeof(image));
-			const char *why = w.lossy[f] ? NULL : oracle_check_image(f, image, size, how[i] == DISK_KILL);
+			const char *why = w.lossy[f] ? NULL : oracle_check_image(f, image, size, how[i] == DISK_KILL,
+										   w.plan.faults);
 
 			out->images++;
 			if (why) {
