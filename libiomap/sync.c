@@ -183,6 +183,8 @@ int sync_retry(struct inode *inode, uint64_t start, uint64_t end)
 	for (uint64_t at = start; rangeset_next(&inode->lost, at, &r) && r.start < end; at = r.end)
 		redirty_cached(inode, max_u64(r.start, start), min_u64(r.end, end), &again);
 	ret = writeback_range_sync(inode, start, end);
+	if (!ret)
+		ret = sync_size(inode, min_u64(inode_size(inode), end));        /* a hole at the end is part of the range */
 	mutex_lock(&inode->flush_lock);
 	flushed = flush_locked(inode);
 	if (!flushed && !ret) {

@@ -131,6 +131,8 @@ static void note_size(struct ofile *f, uint64_t size)
 static void note_past(struct ofile *f, uint64_t size, bool settled)
 {
 	if (f->nr_past < ORACLE_OPS) {
+		sim_trace("file %u %s size %llu at stamp %llu", (unsigned)(f - files), settled ? "has" : "may get",
+			  (unsigned long long)size, (unsigned long long)stamp);
 		f->past[f->nr_past].settled = settled;
 		f->past[f->nr_past].stamp = stamp;
 		f->past[f->nr_past++].size = size;
@@ -564,6 +566,7 @@ void oracle_sync_end(unsigned file, uint64_t since)
 {
 	struct ofile *f = &files[file];
 
+	sim_trace("file %u is synced as of stamp %llu", file, (unsigned long long)since);
 	if (since > f->synced)
 		f->synced = since;
 }
