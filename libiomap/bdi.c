@@ -111,8 +111,11 @@ void wb_account(struct wb *wb, const struct charge *c)
 	add_total(wb, WB_PIN_ACQUIRED, c->pin_acquired);
 	add_total(wb, WB_PIN_RELEASED, c->pin_released);
 	add_total(wb, WB_PIN_DROPPED, c->pin_dropped);
-	if (c->dirty > 0)
-		raise_peak(&wb->peaks->dirty, load_relaxed(&wb->sums->level[WB_DIRTY]) + load_relaxed(&wb->sums->level[WB_WRITEBACK]));
+	if (c->dirty > 0) {
+		int64_t dirty = load_relaxed(&wb->sums->level[WB_DIRTY]);
+
+		raise_peak(&wb->peaks->dirty, dirty + load_relaxed(&wb->sums->level[WB_WRITEBACK]));
+	}
 	if (c->pin_acquired)            /* one folio turned dirty */
 		raise_peak(&wb->peaks->dirty_folio, (int64_t)c->pin_acquired);
 	if (c->pinned > 0)

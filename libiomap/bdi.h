@@ -88,6 +88,14 @@ static inline uint64_t wb_level(const struct wb *wb, enum wb_level l)
 	return v > 0 ? (uint64_t)v : 0;
 }
 
+/* Dirty and in flight: what the limits are about. In this order: a block that moves on is not missed. */
+static inline uint64_t wb_owed(const struct wb *wb)
+{
+	uint64_t dirty = wb_level(wb, WB_DIRTY);
+
+	return dirty + wb_level(wb, WB_WRITEBACK);
+}
+
 /* Gives all requests to the device, waiting for completions where its queue is full. No short lock held. */
 void wb_submit(struct wb *wb, struct iomap_device *dev, struct iomap_request **reqs, unsigned n);
 /* Offers a request that counts as given out already, once. False: the queue is full. @wb may be gone if it was taken. */

@@ -253,6 +253,9 @@ ssize_t buffered_read(struct iomap_file *file, struct iov_iter *to, uint64_t pos
 			pos += n;
 			disturbed = 0;
 			missed = false;
+			/* It ended inside a block, so at the end of the file: what comes there now is of a later write. */
+			if (n < len && pos % ifs_block_bytes(&m->geom))
+				break;
 			continue;
 		}
 		size = inode_size(inode);

@@ -227,8 +227,14 @@ struct inode *inode_next(struct iomap_cache *cache, struct inode *prev)
 
 bool inode_is_clean(struct inode *inode)
 {
-	return !mapping_is_marked(&inode->mapping, XA_MARK_DIRTY) && !load_acquire(&inode->nr_inflight) &&
-	       (inode->fixed_size || (device_size(inode->device) == inode_size(inode) && !device_size_unsure(inode->device)));
+	uint64_t size;
+
+	if (mapping_is_marked(&inode->mapping, XA_MARK_DIRTY) || load_acquire(&inode->nr_inflight))
+		return false;
+	if (inode->fixed_size)
+		return true;
+	size = inode_size(inode);
+	return device_size(inode->device) == size && !device_size_unsure(inode->device);
 }
 
 bool inode_is_durable(struct inode *inode)

@@ -115,6 +115,7 @@ void readahead_hit_mark(struct inode *inode, struct file_ra *fra, struct iomap_f
 {
 	struct ra_env env = env_of(inode);
 	struct ra_plan plan;
+	pgoff_t index;
 	bool go;
 
 	if (!(and_acq_rel(&f->flags, ~(uint32_t)FOLIO_READAHEAD) & FOLIO_READAHEAD))
@@ -122,7 +123,8 @@ void readahead_hit_mark(struct inode *inode, struct file_ra *fra, struct iomap_f
 	if (folio_is_writeback(f))
 		return;
 	mutex_lock(&fra->lock);
-	go = ra_async(&fra->ra, folio_index(f), folio_pages(f), req_pages, &env, &plan);
+	index = folio_index(f);
+	go = ra_async(&fra->ra, index, folio_pages(f), req_pages, &env, &plan);
 	mutex_unlock(&fra->lock);
 	if (go)
 		populate(inode, &plan, &env, UINT64_MAX, 0, NULL);

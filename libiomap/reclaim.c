@@ -210,10 +210,12 @@ static uint64_t shrink(struct iomap_cache *cache, uint64_t want)
 /* Is something being read or written, or dirty and worth writing? Then memory will come free. */
 static bool movable(struct iomap_cache *cache)
 {
+	int64_t dirty;
 	bool some;
 
 	mutex_lock(&cache->inode_lock);
-	some = load_relaxed(&cache->sums.level[WB_DIRTY]) > load_relaxed(&cache->sums.level[WB_FAILED]);
+	dirty = load_relaxed(&cache->sums.level[WB_DIRTY]);
+	some = dirty > load_relaxed(&cache->sums.level[WB_FAILED]);
 	list_for_each(it, &cache->wbs)
 		some |= wb_is_busy(list_entry(it, struct wb, all));
 	mutex_unlock(&cache->inode_lock);

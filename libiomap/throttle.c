@@ -55,7 +55,9 @@ void throttle_dirtied(struct task *task, uint64_t bytes)
 
 static struct dirty_limits limits_of(struct iomap_cache *cache)
 {
-	return dirty_limits_from_bytes(load_relaxed(&cache->dirty_bytes), load_relaxed(&cache->dirty_background_bytes));
+	uint64_t dirty = load_relaxed(&cache->dirty_bytes);
+
+	return dirty_limits_from_bytes(dirty, load_relaxed(&cache->dirty_background_bytes));
 }
 
 static struct fraction share_of(struct iomap_cache *cache, struct wb *wb)
@@ -82,10 +84,11 @@ void throttle_completed(struct iomap_cache *cache, struct wb *wb, uint64_t bytes
 bool throttle_over_background(struct iomap_cache *cache, struct wb *wb)
 {
 	struct dirty_limits l = limits_of(cache);
+	uint64_t own = wb_level(wb, WB_DIRTY);
 
-	if (!wb_level(wb, WB_DIRTY))
+	if (!own)
 		return false;
-	return units(sum_level(cache, WB_DIRTY)) > l.bg || units(wb_level(wb, WB_DIRTY)) > wb_share(l.bg, share_of(cache, wb));
+	return units(sum_level(cache, WB_DIRTY)) > l.bg || units(own) > wb_share(l.bg, share_of(cache, wb));
 }
 
 void throttle_update_bandwidth(struct wb *wb, bool idle)
@@ -124,12 +127,14 @@ static int dead_error(struct iomap_cache *cache, struct wb *wb)
 {
 	uint64_t failed = wb_level(wb, WB_FAILED);
 	int error = load_relaxed(&wb->last_error);
+	uint64_t good;
 
 	if (!failed || !error)
 		return 0;
 	if (failed * 2 >= load_relaxed(&cache->dirty_bytes))
 		return error;
-	return plat_now_ns() - load_relaxed(&wb->last_good_ns) >= DEAD_AFTER_NS ? error : 0;
+	good = load_relaxed(&wb->last_good_ns);
+	return plat_now_ns() - good >= DEAD_AFTER_NS ? error : 0;
 }
 
 /* The tracked limit, moved on if that is due. */
@@ -152,14 +157,15 @@ static int balance(struct iomap_cache *cache, struct wb *wb, struct task *task, 
 	struct throttle_task *t = &task->throttle;
 
 	for (;;) {
-		uint64_t now = now_ms(), pause, setpoint, pos, rate, total;
+		uint64_t now = now_ms(), pause, setpoint, pos, rate, total, written;
 		struct dirty_limits l = limits_of(cache);
 		struct pos_input in = { .limits = l };
 		struct pause_targets targets;
 		enum throttle_verdict verdict;
 		int error;
 
-		total = sum_level(cache, WB_DIRTY) + sum_level(cache, WB_WRITEBACK);
+		total = sum_level(cache, WB_DIRTY);
+		total += sum_level(cache, WB_WRITEBACK);
 		in.dirty = units(total - min_u64(total, stuck_elsewhere(cache, wb)));
 		if (units(sum_level(cache, WB_DIRTY)) > l.bg)
 			flusher_wake(wb);
@@ -171,7 +177,7 @@ static int balance(struct iomap_cache *cache, struct wb *wb, struct task *task, 
 		flusher_wake_all(cache);        /* whoever has dirty data can help below the limit */
 		in.hard = dirty_hard_limit(l, tracked_limit(&cache->throttle, l, in.dirty, now));
 		in.wb_thresh = wb_share(l.thresh, share_of(cache, wb));
-		in.wb_dirty = units(wb_level(wb, WB_DIRTY) + wb_level(wb, WB_WRITEBACK));
+		in.wb_dirty = units(wb_owed(wb));
 		store_relaxed(&wb->dirty_exceeded, in.wb_dirty > in.wb_thresh && in.dirty > l.thresh);
 		setpoint = dirty_setpoint(l, in.hard);
 		mutex_lock(&wb->bw_lock);
@@ -179,7 +185,8 @@ static int balance(struct iomap_cache *cache, struct wb *wb, struct task *task, 
 		pos = pos_ratio(&in);
 		if (wb_rate_is_due(&wb->rate, now)) {
 			wb_rate_update_ratelimit(&wb->rate, pos, total_units(wb, WB_DIRTIED), in.dirty, setpoint, now);
-			wb_rate_update_bandwidth(&wb->rate, total_units(wb, WB_WRITTEN), total_units(wb, WB_DIRTIED), now);
+			written = total_units(wb, WB_WRITTEN);
+			wb_rate_update_bandwidth(&wb->rate, written, total_units(wb, WB_DIRTIED), now);
 		}
 		rate = wb_task_rate(&wb->rate, pos);
 		targets = pause_targets(wb->rate.avg_bw, wb->rate.dirty_ratelimit, pause_max(wb->rate.avg_bw, in.wb_dirty), rate);

@@ -342,8 +342,11 @@ static void write_beyond(struct pass *p, uint64_t start, uint64_t end, uint64_t 
 		mutex_lock(&inode->extend_lock);
 		write_in_place(p, start, end, UINT64_MAX);
 		submit_all(p);
-	} else if (device_size(inode->device) >= inode_size(inode) || !mutex_trylock(&inode->extend_lock)) {
-		return;
+	} else {
+		uint64_t stored = device_size(inode->device);
+
+		if (stored >= inode_size(inode) || !mutex_trylock(&inode->extend_lock))
+			return;
 	}
 	inode_settle_device_size(inode);        /* if that fails, whoever needs it tries again */
 	io_wait_init(&wait);
