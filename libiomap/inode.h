@@ -60,6 +60,7 @@ struct inode {
 	struct rangeset lost;                   /* what a failed flush may have lost */
 	/* errors of writes */
 	errseq_t wb_err;
+	_Atomic uint64_t write_failures;        /* requests that failed; raised before their blocks say so */
 	_Atomic uint32_t sync_since;            /* iomap_cache_sync()'s cursor */
 	/* space: what is known to be allocated on the device */
 	struct rangeset allocated;

@@ -103,6 +103,7 @@ static void finish(struct ioend *io, int error)
 			store_relaxed(&inode->wb_err, 0);
 		store_relaxed(&inode->wb->last_good_ns, plat_now_ns());
 	} else {
+		add_acq_rel(&inode->write_failures, 1);
 		errseq_set(&inode->wb_err, error);
 		flusher_write_failed(inode, error);
 	}

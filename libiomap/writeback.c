@@ -28,6 +28,7 @@
 
 #define MAX_REQUEST UINT64_C(2097152)
 #define BATCH 16
+#define SYNC_ROUNDS 4                   /* of a sync while others' writes of the same file fail */
 
 struct pass {
 	struct inode *inode;
@@ -456,13 +457,12 @@ int writeback_failed(struct inode *inode, uint64_t start, uint64_t end)
 	return error;
 }
 
-int writeback_range_sync(struct inode *inode, uint64_t start, uint64_t end)
+/* One round of a sync: what is dirty now is written and waited for. */
+static void sync_round(struct inode *inode, uint64_t start, uint64_t end)
 {
 	struct mapping *m = &inode->mapping;
 	struct pass p;
 
-	if (end <= start || (MUTANT(M_SYNC_NO_WAIT) && !mapping_is_marked(m, XA_MARK_DIRTY)))
-		return 0;
 	if (mapping_is_marked(m, XA_MARK_DIRTY)) {
 		pass_init(&p, inode, true, true, NULL);
 		mapping_tag_towrite(m, start >> PAGE_SHIFT, (end - 1) >> PAGE_SHIFT);
@@ -470,6 +470,28 @@ int writeback_range_sync(struct inode *inode, uint64_t start, uint64_t end)
 		write_beyond(&p, start, end, UINT64_MAX);
 		submit_all(&p);
 	}
-	wait_range(m, start, end);
-	return writeback_failed(inode, start, end);
+	if (!MUTANT(M_SYNC_NO_WAIT) || mapping_is_marked(m, XA_MARK_DIRTY))
+		wait_range(m, start, end);
+}
+
+int writeback_range_sync(struct inode *inode, uint64_t start, uint64_t end)
+{
+	int error = 0;
+
+	if (end <= start)
+		return 0;
+	/*
+	 * A block whose write failed may be in flight again already, by another pass: then it is neither failed nor known to be
+	 * written. A round during which some write of the file failed is therefore no proof, unless it shows the error.
+	 */
+	for (unsigned round = 0; round < SYNC_ROUNDS; round++) {
+		uint64_t failures = load_acquire(&inode->write_failures);
+
+		sync_round(inode, start, end);
+		error = writeback_failed(inode, start, end);
+		if (error || inode->cache->error_policy == IOMAP_ERROR_DROP || load_acquire(&inode->write_failures) == failures)
+			return error;
+	}
+	error = load_relaxed(&inode->wb->last_error);
+	return error ? error : -EIO;
 }

@@ -206,6 +206,7 @@ unsigned oracle_write_begin(unsigned file, uint64_t pos, uint64_t len, bool sync
 		return ORACLE_FULL;
 	c = add(f, false, pos, pos + len, ++last_id);
 	c->durable = sync;
+	sim_trace("write %u: file %u [%llu, %llu)", c->id, file, (unsigned long long)pos, (unsigned long long)(pos + len));
 	if (pos + len > least_size(f)) {
 		note_zeros(f, least_size(f), pos);
 		resize_begin(f, c);
@@ -501,8 +502,11 @@ static uint64_t first_wrong(const struct view *v, uint32_t unit, uint64_t pos, c
 
 		next = end;
 		candidates(v, at, &s, &next);
-		if (s.nr == 1 && !matches(s.c[0]->id, at, buf + (at - pos), (size_t)(next - at)))
+		if (s.nr == 1 && !matches(s.c[0]->id, at, buf + (at - pos), (size_t)(next - at))) {
+			while (matches(s.c[0]->id, at, buf + (at - pos), 1))
+				at++;
 			return at;
+		}
 		if (s.nr == 1)
 			continue;
 		if (first < pos)
