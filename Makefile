@@ -2,7 +2,9 @@
 #
 #   make                        the library, the examples, the benchmark program
 #   make check                  all tests, at most 3 minutes on 2 cores; make check-long has all night
-#   make BUILD=asan check       debug, asan or tsan in place of release
+#   make BUILD=asan check       debug, asan or tsan in place of release; sim: the simulator's part
+#   make sim SECONDS=60         the whole library under the simulator, new seeds; SEED=n: that one, told and made smaller
+#   make mutants                plants the bugs of tests/mutants.txt one by one, and sees that each is found
 #   make fuzz FUZZ_SECONDS=60   look for new failures with libFuzzer, so long for each of tests/fuzz/*.c
 #   make demo                   what the library is for, in a minute
 #   make bench ARGS="…"         build/release/iomap-bench with these arguments
@@ -138,19 +140,45 @@ SIM_WRAP := malloc calloc realloc posix_memalign free
 $(O)/iomap-sim: $(SIM_OBJ) $(LIB_OBJ)
 	$(CC) $(ALL_CFLAGS) -o $@ $(LDFLAGS) $(SIM_WRAP:%=-Wl,--wrap=%) $^
 
+# New seeds each time; what fails can be repeated all the same.
+SECONDS ?= 60
+.PHONY: sim mutants
+sim:
+	@tools/deps.sh $(DEPS)
+	+@$(MAKE) --no-print-directory BUILD=sim build/sim/iomap-sim
+	@$(if $(SEED),build/sim/iomap-sim --seed $(SEED) --count 1 || build/sim/iomap-sim --seed $(SEED) --shrink, \
+		build/sim/iomap-sim --sweep && \
+		build/sim/iomap-sim --seed $(shell date +%s)000 --seconds $(SECONDS) --jobs $(shell nproc))
+
+mutants:
+	@tools/deps.sh $(DEPS) $(DEPS_CHECK)
+	tests/mutants.sh $(ARGS)
+
+ifeq ($(BUILD),sim)
+SHARED :=
+UNIT :=
+EXAMPLES :=
+PROGRAMS :=
+BENCH :=
+run-check: $(O)/iomap-sim clang-sim
+.PHONY: clang-sim
+clang-sim:      # another compiler, the same steps
+	$(if $(shell command -v clang),+@$(MAKE) --no-print-directory O=$(O)-clang CC=clang $(O)-clang/iomap-sim)
+endif
+
 # --- tests ----------------------------------------------------------------------------------------------------------------
 ALONE := stress/readers
 # ThreadSanitizer is for threads: no models, no scripts. Scripts that look at the shared library need one.
 RUN_PROGRAMS := $(if $(filter tsan,$(BUILD)),$(filter-out $(O)/tests/model/%,$(PROGRAMS)),$(PROGRAMS))
 # What measures rates runs alone, after the rest.
 RUN_ALONE := $(filter $(ALONE:%=$(O)/tests/%),$(RUN_PROGRAMS))
-RUN_SCRIPTS := $(if $(filter tsan,$(BUILD)),,tests/examples.sh) $(if $(SHARED),tests/headers.sh tests/symbols.sh tests/bench.sh)
+RUN_SCRIPTS := $(if $(filter tsan sim,$(BUILD)),,tests/examples.sh) $(if $(filter sim,$(BUILD)),tests/sim.sh) $(if $(SHARED),tests/headers.sh tests/symbols.sh tests/bench.sh)
 
 check check-long: deps
 	+@$(MAKE) --no-print-directory run-check LONG=$(if $(filter check-long,$@),1)
 
 run-check: $(LIB) $(SHARED) $(UNIT) $(EXAMPLES) $(PROGRAMS) $(BENCH)
-	@BUILD='$(BUILD)' O='$(O)' LONG='$(LONG)' CC='$(CC)' CXX='$(CXX)' LINK='$(FLAGS_$(BUILD)) $(LIB) $(MALLOC) $(LIBS)' \
+	@CLANG_SIM='$(wildcard $(O)-clang/iomap-sim)' BUILD='$(BUILD)' O='$(O)' LONG='$(LONG)' CC='$(CC)' CXX='$(CXX)' LINK='$(FLAGS_$(BUILD)) $(LIB) $(MALLOC) $(LIBS)' \
 		tests/run.sh $(if $(UNIT),$(suites:%=unit/%)) $(filter-out $(RUN_ALONE),$(RUN_PROGRAMS)) $(RUN_SCRIPTS) \
 		--alone $(RUN_ALONE)
 
@@ -162,7 +190,7 @@ bench: $(BENCH)
 	$(BENCH) $(ARGS)
 
 deps:
-	@tools/deps.sh $(DEPS) $(if $(filter check check-long,$(MAKECMDGOALS)),$(DEPS_CHECK)) $(if $(filter tsan,$(BUILD)),$(DEPS_TSAN))
+	@tools/deps.sh $(DEPS) $(if $(filter check check-long,$(MAKECMDGOALS)),$(DEPS_CHECK)) $(if $(filter tsan sim,$(BUILD)),$(DEPS_TSAN))
 
 # --- fuzzing --------------------------------------------------------------------------------------------------------------
 # tests/fuzz/TARGET.c becomes $(O)/tests/fuzz/TARGET: with BUILD=fuzz a fuzzer, else a program that replays corpus/TARGET.
