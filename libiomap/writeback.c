@@ -376,8 +376,8 @@ static void write_beyond(struct pass *p, uint64_t start, uint64_t end, uint64_t 
 		/* What comes before the range is written because it must come first; nobody asked to try it again. */
 		if (pos + from * bs < start && start < pos + to * bs)
 			to = (unsigned)((start - pos) / bs) > from ? (unsigned)((start - pos) / bs) : to;
-		p->retry_failed = retry_failed && pos + to * bs > start;
-		cursor = pos + round_up(to, gb) * bs;
+		cursor = pos + round_up(to, gb) * bs;   /* a granule is claimed as a whole, or not at all */
+		p->retry_failed = retry_failed && cursor > start;
 		if (claim_and_unlock(p, f, from, to, size, &busy) && !p->open && !io_wait_for_all(&wait))
 			cursor = 0;     /* written: go on from the device's end, which may lie in a block that is dirty again */
 		folio_put(m->zone, f);
