@@ -156,9 +156,26 @@ static void plan_ops(struct plan *p, struct sim_rng *r)
 	}
 }
 
+/* Now and then files that do not fit into the cache, so that somebody is always taking folios away. */
+static void make_scarce(struct plan *p, struct sim_rng *r)
+{
+	for (unsigned f = 0; f < p->nr_files; f++)
+		p->file[f].size = 700 * KIB + sim_below(r, 900 * KIB);
+	for (unsigned i = 0; i < p->nr_ops; i++) {
+		struct op *op = &p->op[i];
+
+		if (sim_chance(r, 1, 2))
+			op->pos = place(r, p->file[op->file].size, p->file[op->file].size);
+		if (op->kind == OP_READ && sim_chance(r, 1, 2))
+			op->len = OP_BYTES;
+		if (op->kind == OP_TRUNCATE && sim_chance(r, 3, 4))
+			op->pos += 600 * KIB;
+	}
+}
+
 void plan_make(const struct world_spec *spec, struct plan *p)
 {
-	struct sim_rng r;
+	struct sim_rng r, scarce;
 
 	memset(p, 0, sizeof(*p));
 	sim_rng_seed(&r, spec->seed, 100);
@@ -173,6 +190,9 @@ void plan_make(const struct world_spec *spec, struct plan *p)
 		p->file[f].size = sim_chance(&r, 1, 3) ? 0 : sim_below(&r, PICK(&r, 600, 10000, 100000, 400000));
 	}
 	plan_ops(p, &r);
+	sim_rng_seed(&scarce, spec->seed, 101);
+	if (sim_chance(&scarce, 1, 8))
+		make_scarce(p, &scarce);
 	if (spec->faults)
 		plan_faults(p, &r);
 	p->disk.short_bytes = !spec->crash;     /* an image of half a sector would need an oracle of bytes */

@@ -25,6 +25,7 @@ static struct {
 	unsigned ops;
 	unsigned appending[WORLD_FILES];        /* threads in an append: nobody else changes the size */
 	bool lossy[WORLD_FILES];                /* contents may be lost or old: errors under DROP, discarded */
+	bool told[WORLD_FILES];                 /* some call on it has returned an error */
 	bool healed;
 } w;
 
@@ -45,6 +46,12 @@ static bool excused(int64_t ret)
 {
 	return w.plan.faults && !w.healed &&
 	       (ret == -EIO || ret == -ENOSPC || ret == -ENOMEM || ret == -EAGAIN);
+}
+
+static void had_error(unsigned f)
+{
+	oracle_had_errors(f);
+	w.told[f] = true;
 }
 
 static void unexpected(const struct op *op, int64_t ret)
@@ -88,7 +95,7 @@ static void write_result(const struct op *op, unsigned f, unsigned id, ssize_t r
 		return;
 	if (ret >= 0 && (op->flags & IOMAP_RWF_NOWAIT))
 		return;
-	oracle_had_errors(f);
+	had_error(f);
 	if (!excused(ret) && !(ret > 0 && w.plan.faults))
 		unexpected(op, ret);
 }
@@ -175,7 +182,7 @@ static void do_truncate(const struct op *op, struct iomap_file *file)
 	ret = iomap_ftruncate(file, (off_t)op->pos);
 	oracle_truncate_end(op->file, id, ret);
 	if (ret) {
-		oracle_had_errors(op->file);
+		had_error(op->file);
 		if (!excused(ret))
 			unexpected(op, ret);
 	}
@@ -198,7 +205,7 @@ static void do_sync(const struct op *op, struct iomap_file *file)
 		if (!ret)
 			oracle_sync_end(f, since);
 		else
-			oracle_had_errors(f);
+			had_error(f);
 	}
 	if (ret && !excused(ret))
 		unexpected(op, ret);
@@ -227,7 +234,7 @@ static void close_file(unsigned f, struct iomap_file *file)
 	int ret = iomap_close(file);
 
 	if (ret)
-		oracle_had_errors(f);
+		had_error(f);
 	if (ret && !w.plan.faults)
 		sim_fail("close of file %u: %d", f, ret);
 }
@@ -348,6 +355,7 @@ static void make_durable(unsigned f, struct iomap_file *file)
 	int ret = iomap_fsync(file);
 
 	if (ret && w.plan.faults) {     /* an error from before */
+		had_error(f);
 		since = oracle_sync_begin();
 		ret = iomap_resolve(file, 0, 0, IOMAP_RESOLVE_RETRY);
 		if (ret == -EIO) {      /* what a flush lost was no longer cached */
@@ -419,6 +427,9 @@ static void finish(void)
 		look_at_size(file[f], f);
 		read_all(f, file[f], buffer[0]);
 		make_durable(f, file[f]);
+		/* Under DROP what was lost has been told to somebody; without a word nothing may be. */
+		if (w.plan.cache.error_policy == IOMAP_ERROR_DROP && w.plan.faults)
+			w.lossy[f] = w.told[f];
 	}
 	check_cache("at the end");
 	check_nothing_dirty();
