@@ -54,6 +54,7 @@ struct inode {
 	_Atomic uint64_t flushes_started;
 	uint64_t last_good_flush;               /* number of the last one that ended well; flush_lock */
 	_Atomic int flush_error;                /* sticky until resolved */
+	_Atomic bool flush_running;             /* what it covers is neither unflushed nor durable yet */
 	_Atomic bool size_unflushed;            /* the device's size was set since the last good flush began */
 	struct rangeset unflushed;              /* written since the last good flush began */
 	struct rangeset flushing;               /* covered by the flush under way */

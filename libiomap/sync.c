@@ -21,8 +21,7 @@
 #include "truncate.h"
 #include "writeback.h"
 
-/* flush_lock held: the next flush, whatever came of those before. */
-static int flush_locked(struct inode *inode)
+static int flush_once(struct inode *inode)
 {
 	uint64_t number = add_acq_rel(&inode->flushes_started, 1) + 1;
 	bool size = exchange_acq_rel(&inode->size_unflushed, false);
@@ -43,6 +42,17 @@ static int flush_locked(struct inode *inode)
 		rangeset_move(&inode->lost, &inode->flushing);
 	store_relaxed(&inode->flush_error, ret);
 	errseq_set(&inode->wb_err, ret);
+	return ret;
+}
+
+/* flush_lock held: the next flush, whatever came of those before. */
+static int flush_locked(struct inode *inode)
+{
+	int ret;
+
+	store_release(&inode->flush_running, true);     /* before anything stops being unflushed; pairs with inode_is_durable() */
+	ret = flush_once(inode);
+	store_release(&inode->flush_running, false);
 	return ret;
 }
 
