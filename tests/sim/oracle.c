@@ -28,6 +28,7 @@ struct change {
 	uint64_t begun, ended;          /* stamps; ended NOT_YET: under way */
 	uint64_t new_size;              /* CUT: this; WRITE: at least this, its end */
 	unsigned id;                    /* of the pattern; 0: zeros */
+	uint64_t shift;                 /* the pattern is that of so many bytes before */
 	bool cut, resizes;
 	bool durable;                   /* by itself: DSYNC */
 	bool perhaps;                   /* it returned an error: it may have happened or not */
@@ -96,7 +97,7 @@ void oracle_pattern(unsigned id, uint64_t pos, void *buf, size_t len)
 	}
 }
 
-static bool matches(unsigned id, uint64_t pos, const unsigned char *buf, size_t len)
+static bool is_pattern(unsigned id, uint64_t pos, const unsigned char *buf, size_t len)
 {
 	for (size_t done = 0, n; done < len; done += n) {
 		n = len - done;
@@ -106,6 +107,11 @@ static bool matches(unsigned id, uint64_t pos, const unsigned char *buf, size_t 
 			return false;
 	}
 	return true;
+}
+
+static bool matches(const struct change *c, uint64_t pos, const unsigned char *buf, size_t len)
+{
+	return is_pattern(c->id, pos - c->shift, buf, len);
 }
 
 /* --- changes ---------------------------------------------------------------------------------------------- */
@@ -295,6 +301,26 @@ void oracle_truncate_end(unsigned file, unsigned nr, int ret)
 	resize_end(f, c, !ret);
 }
 
+unsigned oracle_new_id(void) { return ++last_id; }
+
+void oracle_appended(unsigned file, uint64_t begun, unsigned id, uint64_t made_for, uint64_t pos, uint64_t len)
+{
+	struct ofile *f = &files[file];
+	struct change *c;
+
+	if (f->nr + 2 > ORACLE_OPS)
+		sim_fail("the oracle is full");
+	c = add(f, false, pos, pos + len, id);
+	c->begun = begun;
+	c->ended = now();
+	c->shift = pos - made_for;
+	c->running = false;
+	f->size = pos + len;
+	note_past(f, f->size, true);
+}
+
+bool oracle_has_room(unsigned file) { return files[file].nr + 8 < ORACLE_OPS; }
+
 bool oracle_size_is_settled(unsigned file, uint64_t *size)
 {
 	struct ofile *f = &files[file];
@@ -410,7 +436,7 @@ static bool explains(const struct change *const *order, unsigned nr, uint64_t po
 				break;
 			}
 		}
-		if (top && !matches(top->id, pos, buf, (size_t)(end - pos)))
+		if (top && !matches(top, pos, buf, (size_t)(end - pos)))
 			return false;
 		buf += end - pos;
 		len -= (size_t)(end - pos);
@@ -461,7 +487,7 @@ static bool block_ok(const struct view *v, uint64_t pos, const unsigned char *bu
 		candidates(v, at, &s, &end);
 		for (unsigned i = 0; i < s.nr; i++) {
 			put(&all, s.c[i]);
-			one |= matches(s.c[i]->id, at, buf + (at - pos), (size_t)(end - at));
+			one |= matches(s.c[i], at, buf + (at - pos), (size_t)(end - at));
 		}
 		open |= s.nr > 1;
 		if (!one)
@@ -488,7 +514,7 @@ static void say_what_is_there(const struct view *v, uint64_t pos, const unsigned
 			n += snprintf(out + n, room - (size_t)n, " %u", s.c[i]->id);
 		n += snprintf(out + n, room - (size_t)n, "; is of");
 		for (unsigned id = 0; id <= last_id && (size_t)n + 100 < room; id++)
-			if (matches(id, at, buf + (at - pos), (size_t)(end - at)))
+			if (is_pattern(id, at, buf + (at - pos), (size_t)(end - at)))
 				n += snprintf(out + n, room - (size_t)n, " %u", id);
 	}
 }
@@ -502,8 +528,8 @@ static uint64_t first_wrong(const struct view *v, uint32_t unit, uint64_t pos, c
 
 		next = end;
 		candidates(v, at, &s, &next);
-		if (s.nr == 1 && !matches(s.c[0]->id, at, buf + (at - pos), (size_t)(next - at))) {
-			while (matches(s.c[0]->id, at, buf + (at - pos), 1))
+		if (s.nr == 1 && !matches(s.c[0], at, buf + (at - pos), (size_t)(next - at))) {
+			while (matches(s.c[0], at, buf + (at - pos), 1))
 				at++;
 			return at;
 		}
@@ -647,7 +673,7 @@ const char *oracle_check_image(unsigned file, const unsigned char *image, uint64
 	for (uint64_t at = 0; killed && !faults && !f->errors && at < size; at += 512) {
 		uint64_t next = at + 512 < size ? at + 512 : size;
 
-		if (matches(0, at, image + at, (size_t)(next - at)) && !was_zeros(f, at) && !was_cut(f, at)) {
+		if (is_pattern(0, at, image + at, (size_t)(next - at)) && !was_zeros(f, at) && !was_cut(f, at)) {
 			snprintf(why, sizeof(why), "the killed process left file %u with size %llu over bytes nobody wrote, in "
 				 "[%llu, %llu)", file, (unsigned long long)size, (unsigned long long)at, (unsigned long long)next);
 			return why;

@@ -30,6 +30,13 @@ void oracle_write_end(unsigned file, unsigned id, int64_t ret);
 unsigned oracle_truncate_begin(unsigned file, uint64_t size);
 void oracle_truncate_end(unsigned file, unsigned id, int ret);
 /* Appends need to know where they go: nobody else changes the size meanwhile. False: somebody does. */
+/*
+ * Appends whose order shows only afterwards: their bytes are made for a place by oracle_pattern(), and when they have ended it is said
+ * where they went, in the order of places. Nobody else changed the size or read there meanwhile.
+ */
+unsigned oracle_new_id(void);
+bool oracle_has_room(unsigned file);
+void oracle_appended(unsigned file, uint64_t begun, unsigned id, uint64_t made_for, uint64_t pos, uint64_t len);
 bool oracle_size_is_settled(unsigned file, uint64_t *size);
 
 uint64_t oracle_read_begin(unsigned file);              /* a stamp */

@@ -25,6 +25,7 @@ static struct {
 	unsigned ops;
 	unsigned appending[WORLD_FILES];        /* threads in an append: nobody else changes the size */
 	bool lossy[WORLD_FILES];                /* contents may be lost or old: errors under DROP, discarded */
+	unsigned pairs[WORLD_FILES];            /* odd: two appends at once are under way */
 	bool told[WORLD_FILES];                 /* some call on it has returned an error */
 	bool healed;
 } w;
@@ -78,7 +79,7 @@ static void look_at_size(struct iomap_file *file, unsigned f)
 {
 	off_t size;
 
-	if (oracle_busy(f))
+	if (oracle_busy(f) || (w.pairs[f] & 1))
 		return;
 	sim_freeze();
 	size = iomap_size(file);
@@ -141,9 +142,80 @@ static void do_append(const struct op *op, struct iomap_file *file, unsigned cha
 	w.appending[f]--;
 }
 
+/* --- two appends at once: whole, one behind the other, in either order -------------------------------------- */
+
+static struct append { struct iomap_file *file; unsigned id; uint64_t made_for, len; unsigned char buf[2 * OP_BYTES]; bool done; } pair[2];
+static unsigned char pair_read[4 * OP_BYTES];
+static struct sim_queue pair_end;
+static bool pair_taken;
+
+static void append_one(struct append *a)
+{
+	struct iovec iov = { a->buf, a->len };
+	ssize_t ret = iomap_pwritev2(a->file, &iov, 1, 0, IOMAP_RWF_APPEND);
+
+	if (ret != (ssize_t)a->len)
+		sim_fail("an append of %llu bytes beside another returned %zd", (unsigned long long)a->len, ret);
+	a->done = true;
+	sim_wake_all(&pair_end);
+}
+
+static void append_thread(void *arg) { append_one(arg); }
+
+static bool reads_as(const struct append *first, const struct append *second)
+{
+	return !memcmp(pair_read, first->buf, first->len) && !memcmp(pair_read + first->len, second->buf, second->len);
+}
+
+static void do_append_pair(const struct op *op, struct iomap_file *file)
+{
+	const struct append *first = &pair[0], *second = &pair[1];
+	unsigned f = op->file;
+	uint64_t size, begun, both;
+
+	look_at_size(file, f);
+	if (pair_taken || w.appending[f] || !oracle_size_is_settled(f, &size) || !oracle_has_room(f) || size + 4 * OP_BYTES > ORACLE_MOST)
+		return;
+	pair_taken = true;
+	w.appending[f]++;
+	w.pairs[f]++;
+	begun = oracle_read_begin(f);
+	for (unsigned i = 0; i < 2; i++) {
+		struct append *a = &pair[i];
+
+		a->file = file;
+		a->id = oracle_new_id();
+		a->len = 1 + (op->pos * (i + 3) + op->len) % (2 * OP_BYTES);
+		a->made_for = i ? size + pair[0].len : size;
+		a->done = false;
+		oracle_pattern(a->id, a->made_for, a->buf, a->len);
+	}
+	if (!sim_spawn("append", append_thread, &pair[1], true))
+		sim_fail("no room for one more thread");
+	append_one(&pair[0]);
+	while (!pair[1].done)
+		sim_wait(&pair_end, "the other append", &pair[1]);
+	both = pair[0].len + pair[1].len;
+	if (iomap_pread(file, pair_read, both, (off_t)size) != (ssize_t)both)
+		sim_fail("what two appends wrote cannot be read");
+	if (!reads_as(first, second)) {
+		first = &pair[1];
+		second = &pair[0];
+		if (!reads_as(first, second))
+			sim_fail("two appends of file %u, %llu and %llu bytes at %llu, are not one behind the other", f,
+				 (unsigned long long)pair[0].len, (unsigned long long)pair[1].len, (unsigned long long)size);
+	}
+	oracle_appended(f, begun, first->id, first->made_for, size, first->len);
+	oracle_appended(f, begun, second->id, second->made_for, size + first->len, second->len);
+	w.pairs[f]++;
+	w.appending[f]--;
+	pair_taken = false;
+}
+
 static void do_read(const struct op *op, struct iomap_file *file, unsigned char *buf)
 {
 	uint64_t since = oracle_read_begin(op->file);
+	unsigned pairs = w.pairs[op->file];
 	struct iovec iov[3];
 	int nr = iovecs(op, buf, op->len, iov);
 	ssize_t ret = iomap_preadv2(file, iov, nr, (off_t)op->pos, op->flags);
@@ -153,7 +225,7 @@ static void do_read(const struct op *op, struct iomap_file *file, unsigned char 
 			unexpected(op, ret);
 		return;
 	}
-	if (w.lossy[op->file])
+	if (w.lossy[op->file] || (pairs & 1) || w.pairs[op->file] != pairs)
 		return;
 	/* What a block's bytes in one buffer show is of one moment; another buffer may show another. */
 	for (uint64_t pos = op->pos, left = (uint64_t)ret; nr; pos += iov->iov_len, nr--, memmove(iov, iov + 1, sizeof(*iov) * 2)) {
@@ -291,7 +363,12 @@ static void do_op(const struct op *op, struct iomap_file **handles, unsigned cha
 	switch (op->kind) {
 	case OP_WRITE: do_write(op, file, buf); break;
 	case OP_READ: do_read(op, file, buf); break;
-	case OP_APPEND: do_append(op, file, buf); break;
+	case OP_APPEND:
+		if (op->pieces && !w.plan.faults && !w.plan.power_off_at)
+			do_append_pair(op, file);
+		else
+			do_append(op, file, buf);
+		break;
 	case OP_TRUNCATE: do_truncate(op, file); break;
 	case OP_FSYNC: case OP_FDATASYNC: case OP_SYNC: case OP_RESOLVE: do_sync(op, file); break;
 	case OP_DONTNEED: case OP_WILLNEED:
@@ -549,6 +626,8 @@ void world_run(const struct world_spec *spec, struct world_result *out)
 	}
 	for (unsigned f = 0; f < WORLD_FILES; f++)      /* a failed write may be given up before anybody hears of it */
 		w.lossy[f] = w.plan.faults && w.plan.cache.error_policy == IOMAP_ERROR_DROP;
+	pair_taken = false;
+	pair_end = (struct sim_queue){ NULL, NULL };
 	oracle_start();
 	sim_run(&run, world_main, NULL, &out->sim);
 	out->ops = w.ops;
