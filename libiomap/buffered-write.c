@@ -101,6 +101,8 @@ static uint64_t account(struct inode *inode, struct iomap_folio *f, unsigned fir
 		charged = nr * ifs_block_bytes(&inode->mapping.geom);
 	if (task && charged)
 		throttle_dirtied(task, charged);
+	else if (charged)
+		cache_count_orphan(inode->cache, TASK_DIRTIED_BYTES, charged);
 	return charged;
 }
 

@@ -364,6 +364,8 @@ static void take_apart(struct iomap_cache *cache)
 	reclaim_stop(cache);
 	fini_in_place(cache);
 	rcu_drain();
+	/* Somebody has kept a reference. */
+	IOMAP_WARN_ON(arena_free_bytes(&cache->zone.arena) != (uint64_t)cache->zone.arena.nr_frames * PAGE_BYTES);
 	ghost_fini(&cache->ghost);
 	copy_pool_fini(&cache->copies, &cache->zone.mem);
 	arena_fini(&cache->zone.arena);

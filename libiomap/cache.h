@@ -112,6 +112,8 @@ static inline void task_count(struct task *t, enum task_stat s, uint64_t n)
 {
 	store_relaxed(&t->stat[s], load_relaxed(&t->stat[s]) + n);      /* its own thread is the only writer */
 }
+/* What a thread did that there was no memory to know. */
+void cache_count_orphan(struct iomap_cache *cache, enum task_stat s, uint64_t n);
 /* First and last thing a thread of the library's own does. */
 void cache_thread_begin(struct iomap_cache *cache);
 void cache_thread_end(struct iomap_cache *cache);

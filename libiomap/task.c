@@ -45,6 +45,13 @@ struct task *cache_task(struct iomap_cache *cache)
 	return t;
 }
 
+void cache_count_orphan(struct iomap_cache *cache, enum task_stat s, uint64_t n)
+{
+	mutex_lock(&cache->task_lock);
+	cache->gone[s] += n;
+	mutex_unlock(&cache->task_lock);
+}
+
 void cache_thread_begin(struct iomap_cache *cache)
 {
 	struct task *task = cache_task(cache);

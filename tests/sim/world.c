@@ -327,12 +327,13 @@ static void do_limit(const struct op *op)
 		unexpected(op, ret);
 }
 
-static void check_cache(const char *when)
+/* @frozen: a thread stopped in the middle of a write has not counted its bytes yet (D9). */
+static void check_cache(const char *when, bool frozen)
 {
 	char why[256] = "";
 	int ret = iomap_cache_check(w.cache, why, sizeof(why));
 
-	if (ret && !(sim_self() && ret == -EUCLEAN && !strncmp(why, "D9", 2)))
+	if (ret && !(frozen && ret == -EUCLEAN && !strncmp(why, "D9", 2)))
 		sim_fail("%s: %s (%d)", when, why, ret);
 }
 
@@ -344,7 +345,7 @@ static void check_frozen(const struct op *op)
 	char text[160] = "after ";
 
 	op_describe(op, text + 6, sizeof(text) - 6);
-	check_cache(text);
+	check_cache(text, true);
 	sim_thaw();
 }
 
@@ -383,7 +384,7 @@ static void do_op(const struct op *op, struct iomap_file **handles, unsigned cha
 			unexpected(op, ret);
 		break;
 	case OP_LIMIT: do_limit(op); break;
-	case OP_CHECK: check_cache("check"); break;
+	case OP_CHECK: check_cache("check", false); break;
 	case OP_REOPEN:
 		close_file(op->file, file);
 		handles[op->file] = open_file(op->file);
@@ -508,7 +509,7 @@ static void finish(void)
 		if (w.plan.cache.error_policy == IOMAP_ERROR_DROP && w.plan.faults)
 			w.lossy[f] = w.told[f];
 	}
-	check_cache("at the end");
+	check_cache("at the end", false);
 	check_nothing_dirty();
 	ret = iomap_cache_drop(w.cache);
 	if (ret < 0)
@@ -518,7 +519,7 @@ static void finish(void)
 		read_all(f, file[f], buffer[0]);
 		close_file(f, file[f]);
 	}
-	check_cache("after the last close");
+	check_cache("after the last close", false);
 	ret = iomap_cache_destroy(w.cache);
 	if (ret)
 		sim_fail("iomap_cache_destroy: %d", ret);
