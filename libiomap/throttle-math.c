@@ -28,6 +28,12 @@
 
 #define LIMIT_MAX       UINT32_MAX      /* units: 16 TiB */
 
+/* A device that has just gone idle makes positions so large that their products need more than 64 bits. */
+static uint64_t scale(uint64_t x, uint64_t by, uint64_t over)
+{
+	return (uint64_t)((unsigned __int128)x * by / over);
+}
+
 /* --- Limits ----------------------------------------------------------------------------------------------- */
 
 struct dirty_limits dirty_limits_from_units(uint64_t thresh, uint64_t bg)
@@ -196,7 +202,7 @@ uint64_t pos_ratio(const struct pos_input *in)
 	/* A fast device must not run out of work while slow ones fill the limit. */
 	uint64_t reserve = wb_thresh / 2;
 	if (in->wb_dirty < reserve)
-		pos = in->wb_dirty > reserve / 8 ? pos * reserve / in->wb_dirty : pos * 8;
+		pos = in->wb_dirty > reserve / 8 ? scale(pos, reserve, in->wb_dirty) : pos * 8;
 	return pos;
 }
 
@@ -263,7 +269,7 @@ void wb_rate_update_bandwidth(struct wb_rate *r, uint64_t written_total, uint64_
 
 uint64_t wb_task_rate(const struct wb_rate *r, uint64_t pos)
 {
-	return r->dirty_ratelimit * pos >> POS_SHIFT;
+	return scale(r->dirty_ratelimit, pos, UINT64_C(1) << POS_SHIFT);
 }
 
 void wb_rate_update_ratelimit(struct wb_rate *r, uint64_t pos, uint64_t dirtied_total, uint64_t dirty,
@@ -271,7 +277,7 @@ void wb_rate_update_ratelimit(struct wb_rate *r, uint64_t pos, uint64_t dirtied_
 {
 	const uint64_t dirty_rate = since(dirtied_total, r->dirtied_stamp) * THROTTLE_HZ / elapsed_ms(r, now);
 	const uint64_t task_rate = wb_task_rate(r, pos) + 1;
-	const uint64_t balanced = min_u64(task_rate * r->avg_bw / (dirty_rate | 1), r->avg_bw);
+	const uint64_t balanced = min_u64(scale(task_rate, r->avg_bw, dirty_rate | 1), r->avg_bw);
 	uint64_t step = 0;
 
 	/*

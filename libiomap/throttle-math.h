@@ -5,7 +5,7 @@
  * own the state and the locks, and hand in what they know. Levels and totals are in units of 4096 bytes, rates
  * in units a second, times in ms. Callers count in bytes: a level becomes units rounded up, a monotonic total
  * rounded down, so that no byte is lost. With limits below 2^32 units, rates below 2^28 (1 TiB/s) and
- * differences of totals below 2^54 no product here overflows.
+ * differences of totals below 2^54 no product here overflows; those with a position are 128 bits wide.
  */
 #ifndef IOMAP_THROTTLE_MATH_H
 #define IOMAP_THROTTLE_MATH_H

@@ -16,6 +16,7 @@
 #define AREA_BYTES  (UINT64_C(1) << 30)
 #define MADE        0xa5
 #define FREED       0xd7
+#define FREED_MOST  16384               /* of a large piece only the front is filled */
 #define HEADER      16                  /* before each piece: its size */
 
 void *__real_malloc(size_t size);
@@ -69,7 +70,7 @@ void heap_free(void *p)
 	if (size == UINT64_MAX)
 		sim_fail("%p is freed twice", p);
 	used -= size;
-	memset(p, FREED, size);
+	memset(p, FREED, size < FREED_MOST ? size : FREED_MOST);
 	memcpy((char *)p - sizeof(size), &(uint64_t){ UINT64_MAX }, sizeof(size));
 }
 

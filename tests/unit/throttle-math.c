@@ -252,6 +252,19 @@ START_TEST(position_bends_by_the_devices_own_share)
 }
 END_TEST
 
+START_TEST(rates_of_a_device_gone_idle_do_not_wrap)
+{
+	struct wb_rate rate = { .dirty_ratelimit = 182345947 };
+	struct pos_input in = {
+		.limits = { UINT64_C(1) << 31, UINT64_C(1) << 30 }, .hard = UINT64_C(1) << 31, .dirty = (UINT64_C(3) << 29) + 1,
+		.wb_thresh = UINT64_C(1) << 31, .wb_dirty = (UINT64_C(1) << 27) + 100, .avg_bw = 1,
+	};
+
+	ck_assert_uint_eq(wb_task_rate(&rate, UINT64_C(472707366706)), UINT64_C(84176047300665859));
+	ck_assert_uint_gt(pos_ratio(&in), UINT64_C(4000000000000));
+}
+END_TEST
+
 /* The limit fell to a hundredth, the tracked one has not: an eighth of the room is above the new limit. */
 START_TEST(position_survives_room_larger_than_the_limit)
 {
@@ -712,6 +725,7 @@ Suite *suite_throttle_math(void)
 	tcase_add_test(tc, position_alone_would_hold_n_writers_just_below_the_limit);
 	tcase_add_test(tc, position_bends_by_the_devices_own_share);
 	tcase_add_test(tc, position_survives_room_larger_than_the_limit);
+	tcase_add_test(tc, rates_of_a_device_gone_idle_do_not_wrap);
 	suite_add_tcase(s, tc);
 
 	tc = tcase_create("rates");
