@@ -6,7 +6,7 @@
  *                --jobs J                      in J processes
  *                --threads T                   T threads work in each world (by seed: 2 … 4)
  *                --crash --faults              all with power cuts, with failures (by seed: a third each)
- *                --sweep                       fails the n-th allocation, request, flush, thread start of a script
+ *                --sweep                       fails the n-th allocation, request, flush, thread start of a script; cuts its power
  *                --replay SEED[,SCHEDULE[,OPS]] one world, told step by step; OPS as 0-4,7
  *                --shrink                      fewer operations of the first seed that fails (--seed)
  *                --stop                        ends at the first failure
@@ -23,6 +23,8 @@
 #include <time.h>
 #include <unistd.h>
 #include "world.h"
+
+#define POWER_CUTS 500u                 /* of a sweep */
 
 struct options {
 	uint64_t seed, count;
@@ -298,7 +300,8 @@ static void sweep(const struct options *o, struct totals *t)
 {
 	static const char *const names[SIM_FAULTS] = { "allocation", "read", "write", "flush", "thread start", "space" };
 	struct world_spec spec = { .seed = o->seed, .script = true };
-	uint64_t events[SIM_FAULTS];
+	uint64_t events[SIM_FAULTS], steps;
+	unsigned cuts = 0;
 
 	world_run(&spec, &result);
 	add_result(t, 0, &spec, &result);
@@ -307,6 +310,7 @@ static void sweep(const struct options *o, struct totals *t)
 		return;
 	}
 	memcpy(events, result.sim.events, sizeof(events));
+	steps = result.sim.steps;
 	for (unsigned i = 0; i < SIM_FAULTS; i++) {
 		unsigned failures = 0;
 
@@ -322,6 +326,15 @@ static void sweep(const struct options *o, struct totals *t)
 			printf("%-14s %4llu in the script, each failed once: %u failures\n", names[i],
 			       (unsigned long long)events[i], failures);
 	}
+	for (unsigned k = 1; k < POWER_CUTS; k++) {
+		spec = (struct world_spec){ .seed = o->seed, .script = true, .crash = true, .power_off_at = steps * k / POWER_CUTS };
+		world_run(&spec, &result);
+		add_result(t, k, &spec, &result);
+		if (result.failed && !cuts++ && !o->json)
+			printf("\npower cut at step %llu: %s\n", (unsigned long long)spec.power_off_at, result.sim.report);
+	}
+	if (!o->json)
+		printf("%-14s %4u over the script: %u failures\n", "power cut", POWER_CUTS - 1, cuts);
 }
 
 /* --- the rest --------------------------------------------------------------------------------------------- */

@@ -619,6 +619,8 @@ void world_run(const struct world_spec *spec, struct world_result *out)
 	memset(&w, 0, sizeof(w));
 	w.spec = spec;
 	make_plan(spec, &w.plan);
+	if (spec->power_off_at)
+		w.plan.power_off_at = spec->power_off_at;
 	run.power_off_at = w.plan.power_off_at;
 	for (unsigned i = 0; i < SIM_FAULTS; i++) {
 		run.fail_nth[i] = spec->fail_nth[i];

@@ -17,6 +17,7 @@ struct world_spec {
 	const bool *left_out;           /* WORLD_OPS flags, or NULL: operations not done */
 	/* sweeps: a script in place of random operations, one fault */
 	bool script;
+	uint64_t power_off_at;          /* step; 0: as the plan says */
 	uint64_t fail_nth[SIM_FAULTS];
 };
 
