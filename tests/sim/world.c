@@ -26,6 +26,7 @@ static struct {
 	unsigned appending[WORLD_FILES];        /* threads in an append: nobody else changes the size */
 	bool lossy[WORLD_FILES];                /* contents may be lost or old: errors under DROP, discarded */
 	unsigned pairs[WORLD_FILES];            /* odd: two appends at once are under way */
+	struct iomap_file *watch[WORLD_FILES];  /* under DROP with faults: a handle that is open all the time, so that somebody is told */
 	bool told[WORLD_FILES];                 /* some call on it has returned an error */
 	bool healed;
 } w;
@@ -506,8 +507,10 @@ static void finish(void)
 		read_all(f, file[f], buffer[0]);
 		make_durable(f, file[f]);
 		/* Under DROP what was lost has been told to somebody; without a word nothing may be. */
-		if (w.plan.cache.error_policy == IOMAP_ERROR_DROP && w.plan.faults)
+		if (w.watch[f]) {
+			close_file(f, w.watch[f]);
 			w.lossy[f] = w.told[f];
+		}
 	}
 	check_cache("at the end", false);
 	check_nothing_dirty();
@@ -555,6 +558,8 @@ static void world_main(void *unused)
 	while (excused(ret));
 	if (ret)
 		sim_fail("iomap_cache_create: %d", ret);
+	for (unsigned f = 0; f < w.plan.nr_files && w.plan.faults && w.plan.cache.error_policy == IOMAP_ERROR_DROP; f++)
+		w.watch[f] = open_file(f);
 	memset(&workers, 0, sizeof(workers));
 	workers.running = w.plan.nr_threads;
 	for (unsigned t = 0; t < w.plan.nr_threads; t++)
