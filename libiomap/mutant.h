@@ -37,7 +37,6 @@ enum mutant {
 	M_TRIM_NOT_ZEROED      = 18,    /* bytes cut off inside a folio stay there */
 	M_GARBAGE_BEYOND_END   = 19,    /* a folio read at the file's end keeps what its frames held */
 	M_COMPLETION_CLEANS    = 20,    /* a completion takes the dirty bit of a write that came meanwhile */
-	M_EVICT_NO_RECHECK     = 21,    /* reclaim looks at dirty before it has the lock, not after */
 	M_SPLIT_LOSES_DIRTY    = 22,    /* the right half of a split folio is clean */
 	M_UNFLUSHED_NOT_NOTED  = 23,    /* a completed write is not noted as waiting for a flush */
 	M_SHORT_IS_FULL        = 24,    /* a short write counts as a whole one */

@@ -26,7 +26,6 @@
 #include "flusher.h"
 #include "inode.h"
 #include "ioend.h"
-#include "mutant.h"
 #include "reclaim.h"
 
 #define SCAN_BATCH 32
@@ -130,7 +129,7 @@ static struct iomap_folio *examine(struct iomap_cache *cache, struct folio_queue
 static bool evict(struct iomap_cache *cache, struct iomap_folio *f)
 {
 	struct mapping *m = folio_mapping(f);
-	bool idle = MUTANT(M_EVICT_NO_RECHECK) || !(folio_flags(f) & (FOLIO_DIRTY | FOLIO_WRITEBACK));
+	bool idle = !(folio_flags(f) & (FOLIO_DIRTY | FOLIO_WRITEBACK));
 	bool go = m && idle && load_relaxed(&f->refs) == 2;
 
 	if (go) {

@@ -185,6 +185,7 @@ static bool lost_in(struct inode *inode, uint64_t start, uint64_t end)
 
 int sync_retry(struct inode *inode, uint64_t start, uint64_t end)
 {
+	uint64_t size = inode_size(inode);      /* what it grows to meanwhile is not written by this */
 	struct rangeset again;
 	struct range r;
 	int ret, flushed;
@@ -194,7 +195,7 @@ int sync_retry(struct inode *inode, uint64_t start, uint64_t end)
 		redirty_cached(inode, max_u64(r.start, start), min_u64(r.end, end), &again);
 	ret = writeback_range_sync(inode, start, end);
 	if (!ret)
-		ret = sync_size(inode, min_u64(inode_size(inode), end));        /* a hole at the end is part of the range */
+		ret = sync_size(inode, min_u64(size, end));     /* a hole at the end is part of the range */
 	mutex_lock(&inode->flush_lock);
 	flushed = flush_locked(inode);
 	if (!flushed && !ret) {

@@ -65,19 +65,22 @@ static int check_arguments(const struct disk_request *r)
 	return odd % align ? -EINVAL : 0;
 }
 
+static bool meet(const struct disk_request *a, const struct disk_request *b, uint64_t unit)
+{
+	return round_down(a->pos, unit) < round_up(end_of(b), unit) &&
+	       round_down(b->pos, unit) < round_up(end_of(a), unit);
+}
+
 static void check_overlap(const struct disk_request *a, const struct disk_request *b)
 {
-	if (a->pos < end_of(b) && b->pos < end_of(a))
-		sim_fail("two writes of the same bytes at once: f%u %llu+%llu and %llu+%llu", a->file->nr,
-			 (unsigned long long)b->pos, (unsigned long long)b->len, (unsigned long long)a->pos,
+	bool mixed = a->direct != b->direct;
+
+	if (meet(a, b, mixed ? PAGE_BYTES : 1))
+		sim_fail("%s at once: f%u %s %llu+%llu, %s %llu+%llu",
+			 mixed ? "direct and buffered write of one page" : "two writes of the same bytes",
+			 a->file->nr, b->direct ? "direct" : "buffered", (unsigned long long)b->pos,
+			 (unsigned long long)b->len, a->direct ? "direct" : "buffered", (unsigned long long)a->pos,
 			 (unsigned long long)a->len);
-	if (a->direct == b->direct)
-		return;
-	if (round_down(a->pos, PAGE_BYTES) < round_up(end_of(b), PAGE_BYTES) &&
-	    round_down(b->pos, PAGE_BYTES) < round_up(end_of(a), PAGE_BYTES))
-		sim_fail("direct and buffered write of one page at once: f%u %s %llu+%llu, %s %llu+%llu", a->file->nr,
-			 b->direct ? "direct" : "buffered", (unsigned long long)b->pos, (unsigned long long)b->len,
-			 a->direct ? "direct" : "buffered", (unsigned long long)a->pos, (unsigned long long)a->len);
 }
 
 void request_begin(struct disk_request *r)
@@ -149,7 +152,8 @@ static uint64_t good_bytes(const struct disk_request *r, uint64_t len)
 /* @len made shorter: whole blocks of direct I/O, any bytes through the page cache; at least one in both. */
 static uint64_t shortened(const struct disk_request *r, uint64_t len, uint64_t draw)
 {
-	uint64_t unit = r->direct ? disk->params.dio_align : disk->params.short_bytes ? 1 : SIM_SECTOR, units = div_round_up(len, unit);
+	uint64_t unit = r->direct ? disk->params.dio_align : disk->params.short_bytes ? 1 : SIM_SECTOR;
+	uint64_t units = div_round_up(len, unit);
 
 	return units > 1 ? (1 + draw % (units - 1)) * unit : len;
 }

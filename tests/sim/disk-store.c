@@ -285,10 +285,11 @@ void store_zero(struct disk_store *s, uint64_t pos, uint64_t end, uint64_t id)
 
 		for (unsigned k = 0; k < SECTORS; k++) {
 			uint64_t start = u->index * DISK_UNIT + k * SIM_SECTOR;
-			uint64_t from = max_u64(pos, start), to = min_u64(end, start + SIM_SECTOR);
+			unsigned from = (unsigned)(max_u64(pos, start) - start);
+			unsigned to = (unsigned)(min_u64(max_u64(end, start), start + SIM_SECTOR) - start);
 
 			if (from < to)
-				zero_in_sector(s, &u->newest[k], (unsigned)(from - start), (unsigned)(to - start), id);
+				zero_in_sector(s, &u->newest[k], from, to, id);
 		}
 		if (u->index >= end / DISK_UNIT)
 			break;

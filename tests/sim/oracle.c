@@ -72,8 +72,7 @@ void oracle_start(void)
 		for (unsigned i = PERIOD; i < TABLE_BYTES; i++)
 			table[i] = table[i - PERIOD];
 	}
-	for (unsigned i = 0; i < ORACLE_FILES; i++)
-		memset(&files[i], 0, offsetof(struct ofile, change)), files[i].nr = files[i].resizing = files[i].nr_maybe = 0;
+	memset(files, 0, sizeof(files));
 	stamp = 0;
 	last_id = 0;
 }
