@@ -17,7 +17,7 @@
 #include "bug.h"
 #include "platform.h"
 
-static const char *rank_name(enum lock_rank rank)
+const char *lockdep_rank_name(enum lock_rank rank)
 {
 	switch (rank) {
 	case LOCK_APPEND:       return "append";
@@ -44,8 +44,8 @@ static _Noreturn void violation(const char *what, enum lock_rank rank, const voi
 	char text[256];
 
 	snprintf(text, sizeof(text), "lockdep: %s: taking %s (rank %d, lock %p, order %llu) while holding %s "
-		 "(rank %d, lock %p, order %llu)", what, rank_name(rank), (int)rank, lock, (unsigned long long)order,
-		 rank_name(held->rank), (int)held->rank, held->lock, (unsigned long long)held->order);
+		 "(rank %d, lock %p, order %llu)", what, lockdep_rank_name(rank), (int)rank, lock, (unsigned long long)order,
+		 lockdep_rank_name(held->rank), (int)held->rank, held->lock, (unsigned long long)held->order);
 	bug_report(__FILE__, __LINE__, text);
 }
 
@@ -55,7 +55,7 @@ static _Noreturn void complain(const char *what, const void *lock, const struct 
 
 	if (held)
 		snprintf(text, sizeof(text), "lockdep: %s: holding %s (rank %d, lock %p, order %llu)", what,
-			 rank_name(held->rank), (int)held->rank, held->lock, (unsigned long long)held->order);
+			 lockdep_rank_name(held->rank), (int)held->rank, held->lock, (unsigned long long)held->order);
 	else
 		snprintf(text, sizeof(text), "lockdep: %s: lock %p", what, lock);
 	bug_report(__FILE__, __LINE__, text);

@@ -48,6 +48,7 @@ void lockdep_assert_none_held(void);            /* no lock at all, of any rank *
  */
 void lockdep_forget(const void *lock);
 void might_sleep(void);
+const char *lockdep_rank_name(enum lock_rank rank);      /* for messages */
 #else
 static inline void lockdep_acquire(enum lock_rank rank, const void *lock, uint64_t order, bool try_only)
 {

@@ -30,7 +30,7 @@ struct options {
 	uint64_t seed, count;
 	double seconds;
 	unsigned threads, jobs;
-	bool crash, faults, json, stop, sweep, shrink, quiet;
+	bool crash, faults, json, stop, sweep, shrink;
 	const char *replay;
 };
 
@@ -77,8 +77,10 @@ static void print_kept(const struct world_spec *spec, unsigned nr)
 
 static void print_repeat(const struct options *o, const struct world_spec *spec, unsigned nr)
 {
-	printf("repeat with: build/sim/iomap-sim%s%s%s --replay %llu,%llu", o->crash ? " --crash" : "", o->faults ? " --faults" : "",
-	       o->threads ? " --threads …" : "", (unsigned long long)spec->seed, (unsigned long long)spec->schedule);
+	printf("repeat with: build/sim/iomap-sim%s%s", o->crash ? " --crash" : "", o->faults ? " --faults" : "");
+	if (o->threads)
+		printf(" --threads %u", o->threads);
+	printf(" --replay %llu,%llu", (unsigned long long)spec->seed, (unsigned long long)spec->schedule);
 	if (spec->left_out) {
 		printf(",");
 		print_kept(spec, nr);

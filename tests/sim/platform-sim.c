@@ -219,7 +219,6 @@ static struct {
 	struct sim_queue idle;
 } keys;
 
-void platform_sim_start(void);
 void platform_sim_start(void)
 {
 	memset(&keys, 0, sizeof(keys));

@@ -467,21 +467,6 @@ void sim_sleep(uint64_t ns)
 
 /* --- the end of a run ------------------------------------------------------------------------------------- */
 
-static const char *rank_name(unsigned rank)
-{
-	static const struct { unsigned rank; const char *name; } names[] = {
-		{ LOCK_APPEND, "append" }, { LOCK_INODE, "inode" }, { LOCK_INVALIDATE, "invalidate" }, { LOCK_EXTEND, "extend" },
-		{ LOCK_FOLIO, "folio" }, { LOCK_FLUSH, "flush" }, { LOCK_CACHE, "cache" }, { LOCK_WB_LIST, "wb_list" },
-		{ LOCK_TREE, "tree" }, { LOCK_STATE, "state" }, { LOCK_RECLAIM, "reclaim" }, { LOCK_DEVICE, "device" },
-		{ LOCK_LEAF, "leaf" }, { LOCK_WAIT, "wait" },
-	};
-
-	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-		if (names[i].rank == rank)
-			return names[i].name;
-	return "?";
-}
-
 static size_t describe_thread(const struct sim_thread *t, char *buf, size_t len)
 {
 	int n = snprintf(buf, len, "\n  %2u %-15s ", t->id, t->name);
@@ -496,7 +481,7 @@ static size_t describe_thread(const struct sim_thread *t, char *buf, size_t len)
 		n += snprintf(buf + n, len - (size_t)n, ", %.3f ms left", (double)(t->when_ns - sim.now) / 1e6);
 	for (unsigned i = 0; i < t->locks.nr && (size_t)n + 64 < len; i++)
 		n += snprintf(buf + n, len - (size_t)n, "%s %s(%d) %p", i ? "," : "; holds",
-			      rank_name(t->locks.held[i].rank), (int)t->locks.held[i].rank, t->locks.held[i].lock);
+			      lockdep_rank_name(t->locks.held[i].rank), (int)t->locks.held[i].rank, t->locks.held[i].lock);
 	return (size_t)n;
 }
 

@@ -44,6 +44,8 @@ void sim_for_each_thread(void (*fn)(struct sim_thread *t, void *arg), void *arg)
 /* Called on each thread's end, on its own stack. */
 extern void (*sim_thread_exit)(void);
 
+void platform_sim_start(void);          /* platform-sim.c, in a fresh world */
+
 /* heap.c: memory of a world */
 void  heap_reset(void);                 /* everything allocated since the last reset is gone */
 void *heap_alloc(size_t size, size_t align);    /* not cleared in any particular way; NULL: the area is used up */

@@ -34,8 +34,6 @@ static struct {
 static unsigned char buffer[WORLD_THREADS][OP_BYTES];
 static unsigned char image[ORACLE_MOST];
 
-void platform_sim_start(void);
-
 static const char *path_of(unsigned f)
 {
 	static const char *const paths[WORLD_FILES] = { "/f0", "/f1", "/f2" };
@@ -43,11 +41,12 @@ static const char *path_of(unsigned f)
 	return paths[f];
 }
 
+static bool may_fail(void) { return w.plan.faults && !w.healed; }
+
 /* Errors that may come out of a call where things may fail. */
 static bool excused(int64_t ret)
 {
-	return w.plan.faults && !w.healed &&
-	       (ret == -EIO || ret == -ENOSPC || ret == -ENOMEM || ret == -EAGAIN);
+	return may_fail() && (ret == -EIO || ret == -ENOSPC || ret == -ENOMEM || ret == -EAGAIN);
 }
 
 static void had_error(unsigned f)
@@ -88,10 +87,19 @@ static void look_at_size(struct iomap_file *file, unsigned f)
 	sim_thaw();
 }
 
-static void write_result(const struct op *op, unsigned f, unsigned id, ssize_t ret, uint64_t len)
+/* Writes what the oracle has been told of as @id, for @pos. */
+static void write_as(const struct op *op, struct iomap_file *file, unsigned char *buf, unsigned id, uint64_t pos, int flags)
 {
+	struct iovec iov[3];
+	unsigned f = op->file;
+	ssize_t ret;
+	int nr;
+
+	oracle_pattern(id, pos, buf, op->len);
+	nr = iovecs(op, buf, op->len, iov);
+	ret = iomap_pwritev2(file, iov, nr, (off_t)(flags & IOMAP_RWF_APPEND ? 0 : pos), flags);
 	oracle_write_end(f, id, ret);
-	if (ret == (ssize_t)len)
+	if (ret == (ssize_t)op->len)
 		return;
 	if (ret == -EAGAIN && (op->flags & IOMAP_RWF_NOWAIT))
 		return;
@@ -105,41 +113,27 @@ static void write_result(const struct op *op, unsigned f, unsigned id, ssize_t r
 static void do_write(const struct op *op, struct iomap_file *file, unsigned char *buf)
 {
 	unsigned f = op->file, id;
-	struct iovec iov[3];
 	uint64_t size;
-	ssize_t ret;
-	int nr;
 
 	if (w.appending[f] && (!oracle_size_is_settled(f, &size) || op->pos + op->len > size))
 		return;
 	id = oracle_write_begin(f, op->pos, op->len, op->flags & IOMAP_RWF_DSYNC);
-	if (id == ORACLE_FULL)
-		return;
-	oracle_pattern(id, op->pos, buf, op->len);
-	nr = iovecs(op, buf, op->len, iov);
-	ret = iomap_pwritev2(file, iov, nr, (off_t)op->pos, op->flags);
-	write_result(op, f, id, ret, op->len);
+	if (id != ORACLE_FULL)
+		write_as(op, file, buf, id, op->pos, op->flags);
 }
 
 static void do_append(const struct op *op, struct iomap_file *file, unsigned char *buf)
 {
 	unsigned f = op->file, id;
-	struct iovec iov[3];
 	uint64_t size;
-	ssize_t ret;
-	int nr;
 
 	look_at_size(file, f);
 	if (w.appending[f] || !oracle_size_is_settled(f, &size) || size + op->len > ORACLE_MOST)
 		return;
 	w.appending[f]++;
 	id = oracle_write_begin(f, size, op->len, op->flags & IOMAP_RWF_DSYNC);
-	if (id != ORACLE_FULL) {
-		oracle_pattern(id, size, buf, op->len);
-		nr = iovecs(op, buf, op->len, iov);
-		ret = iomap_pwritev2(file, iov, nr, 0, op->flags | IOMAP_RWF_APPEND);
-		write_result(op, f, id, ret, op->len);
-	}
+	if (id != ORACLE_FULL)
+		write_as(op, file, buf, id, size, op->flags | IOMAP_RWF_APPEND);
 	w.appending[f]--;
 }
 
@@ -234,12 +228,12 @@ static void do_read(const struct op *op, struct iomap_file *file, unsigned char 
 
 		if (iov->iov_len)
 			oracle_read_end(op->file, since, pos, iov->iov_len, iov->iov_base, n,
-					(op->flags & IOMAP_RWF_NOWAIT) || (w.plan.faults && !w.healed) || n < iov->iov_len);
+					(op->flags & IOMAP_RWF_NOWAIT) || may_fail() || n < iov->iov_len);
 		left -= n;
 	}
 	if ((uint64_t)ret < op->len)
 		oracle_read_end(op->file, since, op->pos + (uint64_t)ret, op->len - (uint64_t)ret, buf + ret, 0,
-				(op->flags & IOMAP_RWF_NOWAIT) || (w.plan.faults && !w.healed));
+				(op->flags & IOMAP_RWF_NOWAIT) || may_fail());
 }
 
 static void do_truncate(const struct op *op, struct iomap_file *file)
