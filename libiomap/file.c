@@ -169,7 +169,7 @@ int file_write_error(struct iomap_file *file)
 
 	if (inode->cache->error_policy == IOMAP_ERROR_KEEP_DIRTY) {
 		ret = writeback_failed(inode, 0, UINT64_MAX);
-		return ret ? ret : load_relaxed(&inode->flush_error);
+		return ret ? ret : inode_flush_error(inode);
 	}
 	mutex_lock(&file->error_lock);
 	ret = errseq_check_and_advance(&inode->wb_err, &file->since);
@@ -251,7 +251,7 @@ int iomap_failed_ranges(struct iomap_file *file, struct iomap_failed_range *out,
 		return -EINVAL;
 	inode = file->inode;
 	rwsem_lock_shared(&inode->rwsem);
-	error = load_relaxed(&inode->flush_error);
+	error = inode_flush_error(inode);
 	while (rangeset_next(&inode->lost, at, &lost)) {
 		list_failed(inode, &l, at, lost.start);
 		list_range(&l, lost.start, lost.end - lost.start, error ? error : -EIO, 1, IOMAP_FAILED_FLUSH);

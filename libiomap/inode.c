@@ -241,7 +241,14 @@ bool inode_is_durable(struct inode *inode)
 {
 	/* In this order: what a flush takes is in flush_running before it leaves unflushed, a failure in flush_error before that ends. */
 	return inode_is_clean(inode) && rangeset_empty(&inode->unflushed) && !load_acquire(&inode->size_unflushed) &&
-	       !load_acquire(&inode->flush_running) && !load_acquire(&inode->flush_error);
+	       !load_acquire(&inode->flush_running) && !inode_flush_error(inode);
+}
+
+int inode_flush_error(struct inode *inode)
+{
+	int error = load_acquire(&inode->flush_error);
+
+	return error || rangeset_empty(&inode->lost) ? error : -EIO;
 }
 
 int inode_set_device_size(struct inode *inode, uint64_t size)

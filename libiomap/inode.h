@@ -53,7 +53,8 @@ struct inode {
 	struct mutex flush_lock;                /* LOCK_FLUSH */
 	_Atomic uint64_t flushes_started;
 	uint64_t last_good_flush;               /* number of the last one that ended well; flush_lock */
-	_Atomic int flush_error;                /* sticky until resolved */
+	_Atomic int flush_error;                /* of the last one that failed; sticky until resolved */
+	_Atomic uint64_t flush_failures;        /* flushes that failed */
 	_Atomic bool flush_running;             /* what it covers is neither unflushed nor durable yet */
 	_Atomic bool size_unflushed;            /* the device's size was set since the last good flush began */
 	struct rangeset unflushed;              /* written since the last good flush began */
@@ -98,6 +99,7 @@ static inline void inode_set_size(struct inode *inode, uint64_t size) { store_re
 bool inode_is_clean(struct inode *inode);
 /* Clean, and a flush has covered all of it. */
 bool inode_is_durable(struct inode *inode);
+int  inode_flush_error(struct inode *inode);             /* of flushes that failed and are not resolved, or 0 */
 /* Sets the device's size: durable by the next flush. */
 int  inode_set_device_size(struct inode *inode, uint64_t size);
 /* After an extending write that failed the file may be longer than the device knows: cut to what it knows. extend_lock held. */

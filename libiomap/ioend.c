@@ -58,6 +58,7 @@ void ioend_start(struct ioend *io, struct inode *inode, uint64_t pos, struct io_
 	io->nr = 0;
 	io->done = 0;
 	io->tries = 0;
+	io->flush_failures = load_acquire(&inode->flush_failures);
 	if (wait)
 		io_wait_add(wait);
 }
@@ -87,6 +88,16 @@ static void end_stable(struct zone *z, struct iomap_folio *f)
 	folio_wake(z, f);
 }
 
+/* A flush that failed meanwhile may have been after the device had these bytes: they are lost with the rest. */
+static void note_written(struct ioend *io)
+{
+	struct inode *inode = io->inode;
+
+	rangeset_add(&inode->unflushed, io->pos, io->pos + io->len);
+	if (!MUTANT(M_LATE_NOT_LOST) && load_acquire(&inode->flush_failures) != io->flush_failures)     /* pairs with flush_once() */
+		rangeset_add(&inode->lost, io->pos, io->pos + io->len);
+}
+
 /* What became of a request's blocks. */
 static void finish(struct ioend *io, int error)
 {
@@ -98,7 +109,7 @@ static void finish(struct ioend *io, int error)
 
 	if (!error) {
 		if (!MUTANT(M_UNFLUSHED_NOT_NOTED))
-			rangeset_add(&inode->unflushed, io->pos, io->pos + io->len);
+			note_written(io);
 		if (MUTANT(M_GOOD_CLEARS_ERROR))
 			store_relaxed(&inode->wb_err, 0);
 		store_relaxed(&inode->wb->last_good_ns, plat_now_ns());

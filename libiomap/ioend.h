@@ -22,6 +22,7 @@ struct ioend {
 	uint64_t pos, len;                      /* len: exact, may end inside the file's last block */
 	uint64_t done;                          /* bytes in front that are written: it came back short */
 	unsigned tries;                         /* times it came back short */
+	uint64_t flush_failures;                /* the inode's when it was made */
 	void *copy;                             /* contents in the copy pool, or NULL: folio memory is read in place */
 	unsigned nr;
 	struct { struct iomap_folio *folio; uint16_t first, nr; } piece[IOEND_PIECES];

@@ -57,6 +57,7 @@ enum mutant {
 	M_FLUSH_ERROR_ONCE     = 39,    /* the fsync after a failed flush returns 0 */
 	M_LOST_NOT_KEPT        = 40,    /* what a failed flush may have lost is not remembered */
 	M_PAGE_SHARED          = 41,    /* two blocks of one page are in different requests */
+	M_LATE_NOT_LOST        = 42,    /* what completes after a flush has failed is not taken for lost with it */
 };
 
 #endif

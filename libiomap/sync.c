@@ -6,7 +6,10 @@
  *
  *      unflushed --flush begins--> flushing --it ends well--> nothing
  *          ^                          |
- *      completed writes               +--it fails--> lost, and flush_error stands until iomap_resolve()
+ *      completed writes               +--it fails--> lost, and fsync says so until iomap_resolve()
+ *
+ * A flush that fails takes with it all that the device had when it failed. That is more than it was to cover: writes that we hear
+ * of later were perhaps complete by then. So each request remembers how many flushes had failed when it was made.
  *
  * Invariants: a write's range is in unflushed before its blocks leave flight; a range leaves lost only when its bytes are
  *             written and flushed again, or given up.
@@ -37,10 +40,12 @@ static int flush_once(struct inode *inode)
 	}
 	if (size)
 		store_release(&inode->size_unflushed, true);
-	rangeset_reserve(&inode->lost, rangeset_count(&inode->flushing));
+	store_release(&inode->flush_error, ret);
+	add_acq_rel(&inode->flush_failures, 1); /* before the looks below; pairs with note_written() */
+	rangeset_reserve(&inode->lost, rangeset_count(&inode->flushing) + rangeset_count(&inode->unflushed));
 	if (!MUTANT(M_LOST_NOT_KEPT))
 		rangeset_move(&inode->lost, &inode->flushing);
-	store_relaxed(&inode->flush_error, ret);
+	rangeset_move(&inode->lost, &inode->unflushed);         /* the device may have had these, too, when it failed */
 	errseq_set(&inode->wb_err, ret);
 	return ret;
 }
@@ -64,7 +69,7 @@ int sync_flush(struct inode *inode)
 	if (MUTANT(M_FLUSH_JOINED_LATE) && !rangeset_empty(&inode->flushing))
 		ticket--;
 	mutex_lock(&inode->flush_lock);
-	ret = MUTANT(M_FLUSH_ERROR_ONCE) ? 0 : load_relaxed(&inode->flush_error);
+	ret = MUTANT(M_FLUSH_ERROR_ONCE) ? 0 : inode_flush_error(inode);
 	if (!ret && inode->last_good_flush <= ticket)
 		ret = flush_locked(inode);
 	mutex_unlock(&inode->flush_lock);
@@ -191,6 +196,7 @@ int sync_retry(struct inode *inode, uint64_t start, uint64_t end)
 	int ret, flushed;
 
 	rangeset_init(&again, &inode->cache->zone.mem, RANGESET_SUBSET, RANGESET_MAX);
+	writeback_range_sync(inode, start, end);        /* what is in flight may turn out to be lost; its errors are seen below */
 	for (uint64_t at = start; rangeset_next(&inode->lost, at, &r) && r.start < end; at = r.end)
 		redirty_cached(inode, max_u64(r.start, start), min_u64(r.end, end), &again);
 	ret = writeback_range_sync(inode, start, end);
@@ -203,7 +209,7 @@ int sync_retry(struct inode *inode, uint64_t start, uint64_t end)
 			rangeset_remove(&inode->lost, r.start, r.end);
 	}
 	if (!flushed)
-		store_relaxed(&inode->flush_error, rangeset_empty(&inode->lost) ? 0 : -EIO);
+		store_relaxed(&inode->flush_error, 0);  /* what is still lost speaks for itself */
 	mutex_unlock(&inode->flush_lock);
 	rangeset_fini(&again);
 	if (!ret)

@@ -3,7 +3,8 @@
  *
  * The file is a sorted table of units of 4 KiB, each of eight sectors. A sector is a list of versions, newest
  * first. Reads show the newest; a write puts one more in front; a flush marks the newest one that it covers as
- * durable and drops all behind it. So the versions of a sector are just what a power cut may leave of it:
+ * durable and drops all behind it. A flush that fails forsakes what it covers: that can be read, but becomes durable only
+ * if it is written again. So the versions of a sector are just what a power cut may leave of it:
  *
  *	newest -> ... -> ... -> durable         a list without a durable end stands on zeros
  *
@@ -27,6 +28,7 @@ struct disk_version {
 	uint64_t id;                    /* the write that made it */
 	bool durable;
 	bool zeros;                     /* and data[] means nothing */
+	bool forsaken;                  /* a flush of it failed: no later one makes it durable, as the kernel calls it clean */
 	unsigned char data[SIM_SECTOR];
 };
 
@@ -222,7 +224,7 @@ static struct disk_version *push(struct disk_store *s, struct disk_version **new
 
 	v->older = *newest;
 	v->id = id;
-	v->durable = v->zeros = false;
+	v->durable = v->zeros = v->forsaken = false;
 	*newest = v;
 	return v;
 }
@@ -338,7 +340,7 @@ static bool covers(const struct disk_cover *c, uint64_t id)
 /* A flush that began later and ended sooner may have gone further: what is durable stays so. */
 static void flush_sector(struct disk_store *s, struct disk_version *v, const struct disk_cover *c)
 {
-	while (v && !v->durable && !covers(c, v->id))
+	while (v && !v->durable && (v->forsaken || !covers(c, v->id)))
 		v = v->older;
 	if (!v || v->durable)
 		return;
@@ -361,6 +363,15 @@ void store_flush(struct disk_store *s, const struct disk_cover *c)
 	s->durable_size = s->sizes[n - 1].size;
 	s->nr_sizes -= n;
 	memmove(s->sizes, s->sizes + n, s->nr_sizes * sizeof(s->sizes[0]));
+}
+
+/* Cutting off is the filesystem's, whose journal keeps it; so are sizes. */
+void store_flush_failed(struct disk_store *s, const struct disk_cover *c)
+{
+	for (unsigned i = 0; i < s->nr_units; i++)
+		for (unsigned k = 0; k < SECTORS; k++)
+			for (struct disk_version *v = s->units[i]->newest[k]; v && !v->durable; v = v->older)
+				v->forsaken |= !v->zeros && covers(c, v->id);
 }
 
 /* What of one sector is there after the crash; NULL: zeros. */

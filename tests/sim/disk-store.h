@@ -55,6 +55,7 @@ void store_grow(struct disk_store *s, uint64_t size, uint64_t id);      /* nothi
 void store_truncate(struct disk_store *s, uint64_t size, uint64_t id);           /* up or down */
 bool store_seek(struct disk_store *s, uint64_t pos, bool data, uint64_t *out);   /* false: none before the end */
 void store_flush(struct disk_store *s, const struct disk_cover *c);
+void store_flush_failed(struct disk_store *s, const struct disk_cover *c);       /* what it covers has to be written again */
 uint64_t store_image(struct disk_store *s, enum disk_crash how, struct sim_rng *r, void *buf, uint64_t max);
 
 #endif

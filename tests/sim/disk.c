@@ -532,10 +532,12 @@ static int flush(int fd)
 
 	int ret = fault || chance || disk_is_dead() ? -EIO : 0;
 
-	if (ret)
+	if (ret) {
 		disk->stats.faults++;
-	else
+		store_flush_failed(&f->store, &c);
+	} else {
 		store_flush(&f->store, &c);
+	}
 	heap_free((void *)(uintptr_t)c.in_flight);
 	sim_trace("disk: flush f%u -> %d", f->nr, ret);
 	sim_hash(f->nr);

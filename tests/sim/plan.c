@@ -193,6 +193,7 @@ void plan_make(const struct world_spec *spec, struct plan *p)
 	sim_rng_seed(&scarce, spec->seed, 101);
 	if (sim_chance(&scarce, 1, 8))
 		make_scarce(p, &scarce);
+	p->idle_end = sim_chance(&scarce, 1, 2) && p->cache.dirty_writeback_ms != IOMAP_NEVER;
 	if (spec->faults)
 		plan_faults(p, &r);
 	p->disk.short_bytes = !spec->crash;     /* an image of half a sector would need an oracle of bytes */

@@ -34,6 +34,7 @@ struct plan {
 	struct op op[WORLD_OPS];
 	unsigned fail_chance[SIM_FAULTS];
 	bool faults;                    /* something may fail */
+	bool idle_end;                  /* before the last fsync the flusher is left to write everything */
 	uint64_t power_off_at;
 };
 

@@ -17,6 +17,8 @@
 
 #define CALL_LIMIT_NS   UINT64_C(60000000000)   /* virtual: no call takes longer, whatever fails */
 #define MAX_STEPS       4000000
+#define NS_PER_MS       UINT64_C(1000000)
+#define RETRY_LIMIT_NS  UINT64_C(60000000000)   /* failed blocks wait no longer than this before they are tried again */
 
 static struct {
 	const struct world_spec *spec;
@@ -26,7 +28,7 @@ static struct {
 	unsigned appending[WORLD_FILES];        /* threads in an append: nobody else changes the size */
 	bool lossy[WORLD_FILES];                /* contents may be lost or old: errors under DROP, discarded */
 	unsigned pairs[WORLD_FILES];            /* odd: two appends at once are under way */
-	struct iomap_file *watch[WORLD_FILES];  /* under DROP with faults: a handle that is open all the time, so that somebody is told */
+	struct iomap_file *watch[WORLD_FILES];  /* open all the time: under DROP somebody is told, and no last close writes what the flusher forgot */
 	bool told[WORLD_FILES];                 /* some call on it has returned an error */
 	bool healed;
 } w;
@@ -467,6 +469,12 @@ static void check_disk(unsigned f, struct iomap_file *file)
 	disk_peek(f, 0, image, size);
 	if (!w.lossy[f] && (why = oracle_check_image(f, image, size, false, w.plan.faults)))
 		sim_fail("on the disk at the end: %s", why);
+	if (!w.plan.faults || w.lossy[f])
+		return;
+	if (disk_image(f, DISK_POWER_OLDEST, NULL, image, size) != size)
+		sim_fail("after fsync file %u has another size on stable media", f);
+	if ((why = oracle_check_image(f, image, size, false, true)))
+		sim_fail("on stable media at the end: %s", why);
 }
 
 static void check_nothing_dirty(void)
@@ -486,6 +494,28 @@ static void check_nothing_dirty(void)
 			 (unsigned long long)st.cancelled_bytes);
 }
 
+/* What turned dirty is written in time, though nobody asks for it. */
+static void wait_for_the_flusher(void)
+{
+	const struct iomap_cache_params *c = &w.plan.cache;
+	uint64_t period_ms = c->dirty_writeback_ms > 1000 ? c->dirty_writeback_ms : 1000;       /* the most of do_limit(), too */
+	uint64_t start = sim_now(), most = 3 * NS_PER_MS * (c->dirty_expire_ms + period_ms) + RETRY_LIMIT_NS;
+	struct iomap_cache_stat st;
+
+	for (;;) {
+		int ret = iomap_cache_stat(w.cache, &st, sizeof(st));
+
+		if (ret)
+			sim_fail("iomap_cache_stat: %d", ret);
+		if (!st.dirty_bytes && !st.writeback_bytes)
+			return;
+		if (sim_now() - start > most)
+			sim_fail("%llu bytes are dirty and %llu in flight for %.3f s, and nobody writes them",
+				 (unsigned long long)st.dirty_bytes, (unsigned long long)st.writeback_bytes, (double)most / 1e9);
+		sim_sleep(most / 16);
+	}
+}
+
 static void finish(void)
 {
 	struct iomap_file *file[WORLD_FILES];
@@ -496,6 +526,8 @@ static void finish(void)
 	w.healed = true;
 	for (unsigned f = 0; f < w.plan.nr_files; f++)
 		file[f] = open_file(f);
+	if (w.plan.idle_end)
+		wait_for_the_flusher();
 	for (unsigned f = 0; f < w.plan.nr_files; f++) {
 		look_at_size(file[f], f);
 		read_all(f, file[f], buffer[0]);
@@ -503,7 +535,7 @@ static void finish(void)
 		/* Under DROP what was lost has been told to somebody; without a word nothing may be. */
 		if (w.watch[f]) {
 			close_file(f, w.watch[f]);
-			w.lossy[f] = w.told[f];
+			w.lossy[f] &= w.told[f];
 		}
 	}
 	check_cache("at the end", false);
@@ -552,8 +584,9 @@ static void world_main(void *unused)
 	while (excused(ret));
 	if (ret)
 		sim_fail("iomap_cache_create: %d", ret);
-	for (unsigned f = 0; f < w.plan.nr_files && w.plan.faults && w.plan.cache.error_policy == IOMAP_ERROR_DROP; f++)
-		w.watch[f] = open_file(f);
+	for (unsigned f = 0; f < w.plan.nr_files; f++)
+		if (w.plan.idle_end || (w.plan.faults && w.plan.cache.error_policy == IOMAP_ERROR_DROP))
+			w.watch[f] = open_file(f);
 	memset(&workers, 0, sizeof(workers));
 	workers.running = w.plan.nr_threads;
 	for (unsigned t = 0; t < w.plan.nr_threads; t++)
