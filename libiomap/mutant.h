@@ -58,6 +58,7 @@ enum mutant {
 	M_LOST_NOT_KEPT        = 40,    /* what a failed flush may have lost is not remembered */
 	M_PAGE_SHARED          = 41,    /* two blocks of one page are in different requests */
 	M_LATE_NOT_LOST        = 42,    /* what completes after a flush has failed is not taken for lost with it */
+	M_RETRY_OUTRUN         = 43,    /* RETRY trusts its writes though another flush has failed since */
 };
 
 #endif

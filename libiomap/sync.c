@@ -24,6 +24,8 @@
 #include "truncate.h"
 #include "writeback.h"
 
+#define RETRY_ROUNDS 4                  /* of iomap_resolve(), while flushes of others fail */
+
 static int flush_once(struct inode *inode)
 {
 	uint64_t number = add_acq_rel(&inode->flushes_started, 1) + 1;
@@ -188,32 +190,48 @@ static bool lost_in(struct inode *inode, uint64_t start, uint64_t end)
 	return rangeset_next(&inode->lost, start, &r) && r.start < end;
 }
 
-int sync_retry(struct inode *inode, uint64_t start, uint64_t end)
+/*
+ * One round: writes what is cached of the lost ranges again, and flushes. Off the list goes what no flush has failed since: another
+ * caller's may have taken these very writes with it. *@again: that happened, although ours ended well.
+ */
+static int retry_once(struct inode *inode, uint64_t start, uint64_t end, uint64_t size, bool *again)
 {
-	uint64_t size = inode_size(inode);      /* what it grows to meanwhile is not written by this */
-	struct rangeset again;
+	uint64_t failures = load_acquire(&inode->flush_failures);       /* before anything is written */
+	struct rangeset written;
 	struct range r;
 	int ret, flushed;
 
-	rangeset_init(&again, &inode->cache->zone.mem, RANGESET_SUBSET, RANGESET_MAX);
-	writeback_range_sync(inode, start, end);        /* what is in flight may turn out to be lost; its errors are seen below */
+	rangeset_init(&written, &inode->cache->zone.mem, RANGESET_SUBSET, RANGESET_MAX);
 	for (uint64_t at = start; rangeset_next(&inode->lost, at, &r) && r.start < end; at = r.end)
-		redirty_cached(inode, max_u64(r.start, start), min_u64(r.end, end), &again);
+		redirty_cached(inode, max_u64(r.start, start), min_u64(r.end, end), &written);
 	ret = writeback_range_sync(inode, start, end);
 	if (!ret)
 		ret = sync_size(inode, min_u64(size, end));     /* a hole at the end is part of the range */
 	mutex_lock(&inode->flush_lock);
 	flushed = flush_locked(inode);
-	if (!flushed && !ret) {
-		for (uint64_t at = 0; rangeset_next(&again, at, &r); at = r.end)
+	*again = !flushed && !ret && load_acquire(&inode->flush_failures) != failures && !MUTANT(M_RETRY_OUTRUN);
+	if (!flushed && !ret && !*again) {
+		for (uint64_t at = 0; rangeset_next(&written, at, &r); at = r.end)
 			rangeset_remove(&inode->lost, r.start, r.end);
 	}
 	if (!flushed)
 		store_relaxed(&inode->flush_error, 0);  /* what is still lost speaks for itself */
 	mutex_unlock(&inode->flush_lock);
-	rangeset_fini(&again);
-	if (!ret)
-		ret = flushed;
+	rangeset_fini(&written);
+	return ret ? ret : flushed;
+}
+
+int sync_retry(struct inode *inode, uint64_t start, uint64_t end)
+{
+	uint64_t size = inode_size(inode);      /* what it grows to meanwhile is not written by this */
+	unsigned rounds = 0;
+	bool again;
+	int ret;
+
+	writeback_range_sync(inode, start, end);        /* what is in flight may turn out to be lost; its errors are seen below */
+	do
+		ret = retry_once(inode, start, end, size, &again);
+	while (again && ++rounds < RETRY_ROUNDS);
 	if (!ret && lost_in(inode, start, end))
 		ret = -EIO;
 	flusher_check_clean(inode);

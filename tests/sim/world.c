@@ -17,6 +17,7 @@
 
 #define CALL_LIMIT_NS   UINT64_C(60000000000)   /* virtual: no call takes longer, whatever fails */
 #define MAX_STEPS       4000000
+#define MAX_STEPS_IDLE  40000000        /* the flusher looks at failed blocks every period, for a minute of virtual time */
 #define NS_PER_MS       UINT64_C(1000000)
 #define RETRY_LIMIT_NS  UINT64_C(60000000000)   /* failed blocks wait no longer than this before they are tried again */
 
@@ -645,7 +646,7 @@ static void check_crash(struct world_result *out)
 
 void world_run(const struct world_spec *spec, struct world_result *out)
 {
-	struct sim_run run = { .seed = spec->schedule ? spec->schedule : spec->seed, .max_steps = MAX_STEPS, .trace = spec->trace };
+	struct sim_run run = { .seed = spec->schedule ? spec->schedule : spec->seed, .trace = spec->trace };
 
 	memset(out, 0, offsetof(struct world_result, sim));
 	memset(&w, 0, sizeof(w));
@@ -654,6 +655,7 @@ void world_run(const struct world_spec *spec, struct world_result *out)
 	if (spec->power_off_at)
 		w.plan.power_off_at = spec->power_off_at;
 	run.power_off_at = w.plan.power_off_at;
+	run.max_steps = w.plan.idle_end ? MAX_STEPS_IDLE : MAX_STEPS;
 	for (unsigned i = 0; i < SIM_FAULTS; i++) {
 		run.fail_nth[i] = spec->fail_nth[i];
 		run.fail_chance[i] = w.plan.fail_chance[i];
