@@ -62,6 +62,24 @@ static int check_laws(struct iomap_cache *cache, const struct totals *t, const s
 	return 0;
 }
 
+/* What is dirty is on a flusher's list. Who dirties holds the rwsem until it is: only with all of it in hand can one tell. */
+static int check_listed(struct inode *inode, char *why, size_t len)
+{
+	int ret = 0;
+
+	if (!rwsem_trylock(&inode->rwsem))
+		return 0;
+	mutex_lock(&inode->wb->list_lock);
+	if (mapping_is_marked(&inode->mapping, XA_MARK_DIRTY) && !(load_relaxed(&inode->flags) & I_DIRTY)) {
+		snprintf(why, len, "inode %llu has dirty blocks and is on no list of the flusher's",
+			 (unsigned long long)inode->mapping.file_id);
+		ret = -EUCLEAN;
+	}
+	mutex_unlock(&inode->wb->list_lock);
+	rwsem_unlock(&inode->rwsem);
+	return ret;
+}
+
 int iomap_cache_check(struct iomap_cache *cache, char *why, size_t why_len)
 {
 	struct mapping_sums sums = { 0 };
@@ -91,6 +109,8 @@ int iomap_cache_check(struct iomap_cache *cache, char *why, size_t why_len)
 			ret = rangeset_check(&inode->unflushed, why, why_len);
 		if (!ret)
 			ret = rangeset_check(&inode->lost, why, why_len);
+		if (!ret)
+			ret = check_listed(inode, why, why_len);
 		if (ret)
 			inode_put(inode);
 	}

@@ -68,6 +68,8 @@ struct aio_device {
 	_Atomic int fd;                 /* the direct descriptor; replaced once, by make_writable() */
 	int old_fd;                     /* the read-only one before that, which I/O may be using; or -1 */
 	int tail_fd;                    /* the worker's: buffered, read-write; -1 until first needed */
+	_Atomic unsigned tail_writes;   /* on their way through it, all to one page */
+	_Atomic uint64_t tail_page;     /* its first byte, while there are any */
 
 	/* under lock */
 	struct mutex lock;
@@ -88,6 +90,7 @@ struct aio_slot {
 	uint64_t piece;
 	uint64_t reached;               /* end of what has been transferred */
 	unsigned tries;                 /* EAGAINs in a row */
+	bool tail;                      /* counted in tail_writes */
 	/*
 	 * Written last before io_submit(), read first after io_getevents(). The kernel orders the two; race
 	 * checkers cannot see that, so they get a pair of their own.
@@ -163,9 +166,9 @@ static void count_submitted(struct aio_queue *q, unsigned n)
  * lies before the page that holds the file's end, because an older tail may be in the page cache there, or be on
  * its way, and direct writes next to buffered ones of the same page lose data.
  */
-static uint64_t direct_bytes(struct aio_device *d, const struct iomap_request *req, uint64_t len)
+static uint64_t direct_bytes(struct aio_device *d, const struct iomap_request *req, uint64_t len, uint64_t size)
 {
-	uint64_t size = device_size(d->dev), page = round_down(size, PAGE_BYTES);
+	uint64_t page = round_down(size, PAGE_BYTES);
 
 	if (req->op == IOMAP_REQ_WRITE && !device_fixed_size(d->dev) && req->pos + len <= size && size % PAGE_BYTES &&
 	    req->pos + len > page)
@@ -173,14 +176,60 @@ static uint64_t direct_bytes(struct aio_device *d, const struct iomap_request *r
 	return round_down(len, d->dev->info.block);
 }
 
-static void slot_fill(struct aio_slot *slot, struct aio_device *d, struct iomap_request *req)
+/* The tail of @slot is written, or will not be. */
+static void tail_end(struct aio_slot *slot)
 {
+	if (slot->tail)
+		sub_acq_rel(&slot->d->tail_writes, 1);
+	slot->tail = false;
+}
+
+/*
+ * May a write go down as slot->direct says? A page takes direct and buffered writes one after the other only, and which a request
+ * makes hangs on a size that may move meanwhile: another thread, knowing of a later size, would write to the page of our
+ * tail directly. So tails are counted, and a write that meets one waits until it has ended, as for a full queue.
+ */
+static bool tail_begin(struct aio_slot *slot, uint64_t size)
+{
+	struct aio_device *d = slot->d;
+	uint64_t pos = slot->req->pos, page = round_down(pos + slot->len - 1, PAGE_BYTES), other;
+	bool free;
+
+	if (slot->direct == slot->len) {
+		fence_full();           /* the size before the count; pairs with the one below */
+		if (MUTANT(M_TAIL_NOT_AWAITED) || !load_acquire(&d->tail_writes))
+			return true;
+		other = load_relaxed(&d->tail_page);
+		return pos >= other + PAGE_BYTES || pos + slot->len <= other;
+	}
+	mutex_lock(&d->lock);
+	free = !load_acquire(&d->tail_writes) || load_relaxed(&d->tail_page) == page;
+	if (free) {
+		store_relaxed(&d->tail_page, page);
+		add_acq_rel(&d->tail_writes, 1);
+		slot->tail = true;
+	}
+	mutex_unlock(&d->lock);
+	fence_full();                   /* the count before the size */
+	if (free && device_size(d->dev) == size)
+		return true;
+	tail_end(slot);
+	return false;
+}
+
+/* False: not now, a tail is on its way that must end first. */
+static bool slot_fill(struct aio_slot *slot, struct aio_device *d, struct iomap_request *req)
+{
+	uint64_t size = device_size(d->dev);
+
 	slot->req = req;
 	slot->d = d;
 	slot->len = request_bytes(req);
-	slot->direct = direct_bytes(d, req, slot->len);
+	slot->direct = direct_bytes(d, req, slot->len, size);
 	slot->start = slot->piece = slot->reached = 0;
 	slot->tries = 0;
+	slot->tail = false;
+	return req->op != IOMAP_REQ_WRITE || device_fixed_size(d->dev) || !slot->len || tail_begin(slot, size);
 }
 
 /*
@@ -302,6 +351,7 @@ static void finish(struct aio_queue *q, struct aio_slot *slot, int64_t result)
 {
 	struct iomap_request *req = slot->req;
 
+	tail_end(slot);
 	give_slots(q, &slot, 1);
 	req->result = result;
 	req->done(req);
@@ -323,6 +373,7 @@ static void handle_events(struct aio_queue *q, const struct plat_aio_event *even
 		if (piece_done(slot, events[i].result, &result)) {
 			slot->req->result = result;
 			done[nr_done++] = slot->req;
+			tail_end(slot);
 			list_add_head(&q->free, &slot->link);
 		} else {
 			list_add_tail(&q->work, &slot->link);
@@ -557,11 +608,14 @@ static int start(struct aio_queue *q, struct aio_device *d, struct iomap_request
 		 unsigned n)
 {
 	struct plat_aio_op ops[BATCH];
-	unsigned run = 0;
+	unsigned run = 0, filled = 0;
 	int ret = 0;
 
 	while (run < n) {
-		slot_fill(slots[run], d, reqs[run]);
+		filled = run;
+		if (!slot_fill(slots[run], d, reqs[run]))
+			break;
+		filled = run + 1;
 		ret = request_ok(slots[run]) ? 0 : -EINVAL;
 		if (ret || !slots[run]->direct)
 			break;
@@ -575,12 +629,13 @@ static int start(struct aio_queue *q, struct aio_device *d, struct iomap_request
 		ret = plat_aio_submit(q->aio, ops, run);
 		if (ret > 0)
 			count_submitted(q, (unsigned)ret);
-		return ret;
+	} else if (!ret && filled) {
+		give_work(q, slots[0]);
+		return 1;
 	}
-	if (ret)
-		return ret;
-	give_work(q, slots[0]);
-	return 1;
+	for (unsigned i = ret > 0 ? (unsigned)ret : 0; i < filled; i++)
+		tail_end(slots[i]);     /* they did not go */
+	return ret;
 }
 
 static int aio_submit(struct iomap_device *dev, struct iomap_request **reqs, unsigned n)

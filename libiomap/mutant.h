@@ -59,6 +59,7 @@ enum mutant {
 	M_PAGE_SHARED          = 41,    /* two blocks of one page are in different requests */
 	M_LATE_NOT_LOST        = 42,    /* what completes after a flush has failed is not taken for lost with it */
 	M_RETRY_OUTRUN         = 43,    /* RETRY trusts its writes though another flush has failed since */
+	M_TAIL_NOT_AWAITED     = 44,    /* a direct write goes to the page of a buffered one on its way */
 };
 
 #endif

@@ -173,6 +173,27 @@ static void make_scarce(struct plan *p, struct sim_rng *r)
 	}
 }
 
+/* Now and then little but syncs of a few blocks, whose flushes fail: each of them ends while another is at work. */
+static void make_sync_storm(struct plan *p, struct sim_rng *r)
+{
+	for (unsigned i = 0; i < p->nr_ops; i++) {
+		struct op *op = &p->op[i];
+
+		op->file = 0;
+		if (sim_chance(r, 1, 4))
+			op->kind = p->faults && sim_chance(r, 1, 2) ? OP_RESOLVE : OP_FDATASYNC;
+		else if (sim_chance(r, 1, 2))
+			op->kind = OP_WRITE;
+		if (op->kind == OP_WRITE) {
+			op->pos = sim_below(r, 16) * 1024;
+			op->len = 512 * (1 + sim_below(r, 4));
+			op->flags = 0;
+		}
+	}
+	if (p->faults)
+		p->disk.flush_eio = 100 + (unsigned)sim_below(r, 500);
+}
+
 void plan_make(const struct world_spec *spec, struct plan *p)
 {
 	struct sim_rng r, scarce;
@@ -196,6 +217,8 @@ void plan_make(const struct world_spec *spec, struct plan *p)
 	p->idle_end = sim_chance(&scarce, 1, 2) && p->cache.dirty_writeback_ms != IOMAP_NEVER;
 	if (spec->faults)
 		plan_faults(p, &r);
+	if (sim_chance(&scarce, 1, 8))
+		make_sync_storm(p, &scarce);
 	p->disk.short_bytes = !spec->crash;     /* an image of half a sector would need an oracle of bytes */
 	if (spec->crash)
 		p->power_off_at = 500 + sim_below(&r, sim_chance(&r, 1, 2) ? 6000 : 40000);
