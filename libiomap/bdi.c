@@ -220,7 +220,7 @@ static void offer_split(struct wb *wb, struct iomap_device *dev, struct iomap_re
 	}
 }
 
-static void hand_out(struct wb *wb, unsigned n)
+void wb_hand_out(struct wb *wb, unsigned n)
 {
 	mutex_lock(&wb->depth_lock);
 	wb->outstanding += n;
@@ -243,7 +243,7 @@ bool wb_offer_again(struct wb *wb, struct iomap_device *dev, struct iomap_reques
 void wb_submit(struct wb *wb, struct iomap_device *dev, struct iomap_request **reqs, unsigned n)
 {
 	might_sleep();
-	hand_out(wb, n);
+	wb_hand_out(wb, n);
 	for (unsigned i = 0, from = 0; i < n; ) {
 		bool large = too_large(dev, reqs[i]);
 		struct iomap_request *req = reqs[i++];
@@ -331,7 +331,7 @@ int wb_flush(struct wb *wb, struct iomap_device *dev)
 	int ret;
 
 	sync_init(&s, wb);
-	hand_out(wb, 1);
+	wb_hand_out(wb, 1);
 	ret = device_flush(dev, &s.req);
 	if (ret < 0) {
 		s.req.result = ret;

@@ -100,6 +100,8 @@ static inline uint64_t wb_owed(const struct wb *wb)
 void wb_submit(struct wb *wb, struct iomap_device *dev, struct iomap_request **reqs, unsigned n);
 /* Offers a request that counts as given out already, once. False: the queue is full. @wb may be gone if it was taken. */
 bool wb_offer_again(struct wb *wb, struct iomap_device *dev, struct iomap_request *req);
+/* @n requests will end by wb_completed() that wb_submit() does not see. */
+void wb_hand_out(struct wb *wb, unsigned n);
 /*
  * One request given to wb_submit() or wb_flush() ended. The last thing its completion does: the wb may be gone
  * afterwards.

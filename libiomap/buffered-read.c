@@ -158,7 +158,7 @@ static int fill_wanted(struct inode *inode, uint64_t pos, size_t len)
 		return 0;       /* evicted meanwhile: a miss */
 	first = (unsigned)((pos - folio_pos(f)) >> m->geom.block_shift);
 	last = (unsigned)((min_u64(pos + len, folio_pos(f) + folio_bytes(f)) - 1 - folio_pos(f)) >> m->geom.block_shift);
-	ret = fill_blocks(m, inode->device, f, first, last - first + 1);
+	ret = fill_blocks(inode, f, first, last - first + 1);
 	if (ret && ifs_range_uptodate(f, &m->geom, first, 1))
 		ret = 0;        /* the first block is good: a short count tells of the rest */
 	folio_unlock(m->zone, f);

@@ -17,6 +17,7 @@
 #include "buffered-write.h"
 #include "fill.h"
 #include "flusher.h"
+#include "iter.h"
 #include "mutant.h"
 #include "space.h"
 #include "throttle.h"
@@ -70,19 +71,27 @@ static int get_folio(struct inode *inode, uint64_t pos, uint64_t len, bool nowai
  * A block that the write covers in part must hold its other bytes first: from the device if one of them is stored there,
  * else zeros.
  */
-static int prepare_block(struct inode *inode, struct iomap_folio *f, unsigned blk, uint64_t from, uint64_t to, bool nowait)
+static int prepare_block(struct iter *it, struct iomap_folio *f, unsigned blk, uint64_t from, uint64_t to, bool nowait)
 {
+	struct inode *inode = it->inode;
 	struct mapping *m = &inode->mapping;
-	uint64_t bs = ifs_block_bytes(&m->geom), b0 = blk * bs, b1 = b0 + bs, pos = folio_pos(f), stored;
+	uint64_t bs = ifs_block_bytes(&m->geom), b0 = blk * bs, b1 = b0 + bs, pos = folio_pos(f), stored = inode_stored_end(inode);
+	const struct iomap *source = iter_source(it);
 
 	if ((from <= b0 && to >= b1) || ifs_range_uptodate(f, &m->geom, blk, 1))
 		return 0;
-	stored = device_size(inode->device);
 	stored = stored > pos + b0 ? min_u64(stored - pos, b1) : b0;    /* offset in the folio where stored bytes end */
+	if ((source->type != IOMAP_MAPPED && source->type != IOMAP_INLINE) ||
+	    ((source->flags & IOMAP_F_NEW) && !MUTANT(M_NEW_NOT_ZEROED)))
+		stored = b0;
+	if (MUTANT(M_SOURCE_IGNORED))
+		source = &it->map;
 	if ((from > b0 && stored > b0) || (to < stored)) {
-		if (nowait)
-			return -EAGAIN;
-		return fill_blocks(m, inode->device, f, blk, 1);
+		int ret = nowait ? -EAGAIN : fill_block_from(inode, f, blk, source);
+
+		if (!ret)
+			mapping_set_uptodate(m, f, blk, 1);
+		return ret;
 	}
 	if (from > b0)
 		folio_zero(folio_addr(m->zone, f) + b0, from - b0);
@@ -106,10 +115,21 @@ static uint64_t account(struct inode *inode, struct iomap_folio *f, unsigned fir
 	return charged;
 }
 
-/* One folio's part of a step: bytes copied, or -errno. rwsem held; exclusive where pos + len passes the size. */
-static ssize_t write_folio(struct inode *inode, struct iov_iter *from, uint64_t pos, uint64_t len, bool nowait)
+/* What an engine keeps with its metadata is written there; nothing of the folio becomes dirty. */
+static void write_inline(const struct iter *it, const struct iomap_folio *f, uint64_t off, uint64_t len)
 {
+	memcpy((char *)it->map.inline_data + (it->pos - it->map.offset), folio_addr(it->inode->mapping.zone, f) + off, len);
+}
+
+/*
+ * One folio's part of a step, where the mapping in hand says: bytes copied, 0 if that is stale, or -errno. rwsem held; exclusive
+ * where the size is passed.
+ */
+static ssize_t write_folio(struct iter *it, struct iov_iter *from, bool nowait)
+{
+	struct inode *inode = it->inode;
 	struct mapping *m = &inode->mapping;
+	uint64_t pos = it->pos, len = iter_length(it);
 	unsigned first, last;
 	struct iomap_folio *f;
 	uint64_t off, done;
@@ -135,9 +155,13 @@ static ssize_t write_folio(struct inode *inode, struct iov_iter *from, uint64_t 
 		if (nowait)
 			return -EAGAIN;
 	}
-	ret = prepare_block(inode, f, first, off, off + len, nowait);
+	if (!iter_valid(it)) {
+		len = 0;
+		goto out;
+	}
+	ret = prepare_block(it, f, first, off, off + len, nowait);
 	if (!ret && last != first)
-		ret = prepare_block(inode, f, last, off, off + len, nowait);
+		ret = prepare_block(it, f, last, off, off + len, nowait);
 	if (ret)
 		goto out;
 
@@ -156,13 +180,117 @@ static ssize_t write_folio(struct inode *inode, struct iov_iter *from, uint64_t 
 	if (!MUTANT(M_CONTENT_NOT_COUNTED))
 		folio_content_end(f, off, len);
 	mapping_set_uptodate(m, f, first, last - first + 1);
-	account(inode, f, first, last - first + 1);
-	if (pos + len > inode_size(inode))
+	if (it->map.type == IOMAP_INLINE)
+		write_inline(it, f, off, len);
+	else
+		account(inode, f, first, last - first + 1);
+	if (pos + len > inode_size(inode)) {
 		inode_set_size(inode, pos + len);
+		it->map.flags |= IOMAP_F_SIZE_CHANGED;
+	}
 out:
 	folio_unlock(m->zone, f);
 	folio_put(m->zone, f);
 	return ret ? ret : (ssize_t)len;
+}
+
+/* --- zeros ------------------------------------------------------------------------------------------------- */
+
+static bool reads_as_zeros(const struct iomap *map) { return map->type == IOMAP_HOLE || map->type == IOMAP_UNWRITTEN; }
+
+/* The locked folio at it->pos with nothing in the way of changing its bytes, or NULL: there is none and none is needed. */
+static int folio_to_zero(struct iter *it, struct iomap_folio **out)
+{
+	struct inode *inode = it->inode;
+	struct mapping *m = &inode->mapping;
+
+	for (;;) {
+		struct iomap_folio *f;
+		uint64_t off;
+		unsigned first, last;
+		int ret = 0;
+
+		if (reads_as_zeros(iter_source(it)))
+			f = mapping_get_locked(m, it->pos >> PAGE_SHIFT);
+		else
+			ret = get_folio(inode, it->pos, iter_length(it), false, &f);
+		*out = f;
+		if (ret || !f)
+			return ret;
+		off = it->pos - folio_pos(f);
+		first = (unsigned)(off >> m->geom.block_shift);
+		last = (unsigned)((min_u64(off + iter_length(it), folio_bytes(f)) - 1) >> m->geom.block_shift);
+		if (!must_wait(m, f, first, last - first + 1))
+			return 0;
+		folio_unlock(m->zone, f);
+		folio_wait_writeback(m->zone, f);
+		folio_put(m->zone, f);
+	}
+}
+
+/* Zeros [from, to) of a folio's block, and makes it dirty. */
+static int zero_block(struct iter *it, struct iomap_folio *f, unsigned blk, uint64_t from, uint64_t to)
+{
+	struct inode *inode = it->inode;
+	struct mapping *m = &inode->mapping;
+	int ret = prepare_block(it, f, blk, from, to, false);
+
+	if (ret)
+		return ret;
+	folio_content_begin(f, from, to - from);
+	folio_zero(folio_addr(m->zone, f) + from, to - from);
+	folio_content_end(f, from, to - from);
+	mapping_set_uptodate(m, f, blk, 1);
+	account(inode, f, blk, 1);
+	return 0;
+}
+
+/* One folio's part of what is to become zeros: bytes done, 0 if the mapping is stale, or -errno. */
+static ssize_t zero_folio(struct iter *it)
+{
+	struct mapping *m = &it->inode->mapping;
+	uint64_t bs = ifs_block_bytes(&m->geom), len = iter_length(it), off;
+	bool only_dirty = reads_as_zeros(iter_source(it));
+	struct iomap_folio *f;
+	int ret = folio_to_zero(it, &f);
+
+	if (ret)
+		return ret;
+	if (!f)         /* nothing cached, nothing stored: zeros already */
+		return (ssize_t)min_u64(len, PAGE_BYTES - it->pos % PAGE_BYTES);
+	off = it->pos - folio_pos(f);
+	len = min_u64(len, folio_bytes(f) - off);
+	if (!iter_valid(it))
+		len = 0;
+	for (uint64_t at = off; !ret && at < off + len; at = round_down(at, bs) + bs) {
+		unsigned blk = (unsigned)(at / bs);
+
+		if (!only_dirty || ifs_block_set(f, &m->geom, IFS_DIRTY, blk) || ifs_any(f, &m->geom, IFS_INFLIGHT, blk, 1))
+			ret = zero_block(it, f, blk, at, min_u64(round_down(at, bs) + bs, off + len));
+	}
+	folio_unlock(m->zone, f);
+	folio_put(m->zone, f);
+	return ret ? ret : (ssize_t)len;
+}
+
+int buffered_zero(struct inode *inode, uint64_t pos, uint64_t len)
+{
+	struct iter it;
+	int ret;
+
+	iter_init(&it, inode, pos, len, IOMAP_ZERO);
+	while ((ret = iter_next(&it)) > 0) {
+		while (it.left && iter_length(&it)) {
+			ssize_t n = zero_folio(&it);
+
+			if (n <= 0) {
+				it.status = (int)n;
+				break;
+			}
+			iter_advance(&it, (uint64_t)n);
+		}
+	}
+	return ret;
 }
 
 /*
@@ -170,55 +298,17 @@ out:
  */
 static int zero_old_end(struct inode *inode)
 {
-	struct mapping *m = &inode->mapping;
-	uint64_t size = inode_size(inode), bs = ifs_block_bytes(&m->geom);
-	struct iomap_folio *f;
-	unsigned blk;
-	int ret;
+	uint64_t size = inode_size(inode), bs = ifs_block_bytes(&inode->mapping.geom);
 
-	if (!(size & (bs - 1)))
-		return 0;
-	for (;;) {
-		ret = get_folio(inode, size - 1, 1, false, &f);
-		if (ret)
-			return ret;
-		blk = (unsigned)((size - 1 - folio_pos(f)) >> m->geom.block_shift);
-		if (!must_wait(m, f, blk, 1))
-			break;
-		folio_unlock(m->zone, f);
-		folio_wait_writeback(m->zone, f);
-		folio_put(m->zone, f);
-	}
-	ret = fill_blocks(m, inode->device, f, blk, 1);
-	if (!ret) {
-		uint64_t off = size - folio_pos(f), end = (uint64_t)(blk + 1) * bs;
-
-		folio_content_begin(f, off, end - off);
-		folio_zero(folio_addr(m->zone, f) + off, end - off);
-		folio_content_end(f, off, end - off);
-		account(inode, f, blk, 1);
-	}
-	folio_unlock(m->zone, f);
-	folio_put(m->zone, f);
-	return ret;
+	return size & (bs - 1) ? buffered_zero(inode, size, bs - (size & (bs - 1))) : 0;
 }
 
-/*
- * Not all of a step has room. Space comes in blocks, so fewer blocks may fit; the largest size may lie inside one.
- */
-static uint64_t shorter(uint64_t pos, uint64_t len, uint64_t bs, bool bytes)
-{
-	uint64_t first = bs - pos % bs;
-
-	if (len > first)
-		return first + round_down((len - first) / 2, bs);
-	return bytes ? len / 2 : 0;
-}
+/* --- writing ------------------------------------------------------------------------------------------------ */
 
 /* One step under the rwsem: bytes written, or -errno if none. */
 static ssize_t write_step(struct inode *inode, struct iov_iter *from, uint64_t pos, uint64_t len, bool nowait)
 {
-	uint64_t done = 0;
+	struct iter it;
 	int ret;
 
 	if (pos > inode_size(inode)) {
@@ -226,33 +316,27 @@ static ssize_t write_step(struct inode *inode, struct iov_iter *from, uint64_t p
 		if (ret)
 			return ret;
 	}
-	ret = space_reserve(inode, pos, len);
-	while ((ret == -ENOSPC || ret == -EFBIG || ret == -EDQUOT) && len > 1) {
-		uint64_t less = shorter(pos, len, ifs_block_bytes(&inode->mapping.geom), ret == -EFBIG);
+	iter_init(&it, inode, pos, len, IOMAP_WRITE | (nowait ? IOMAP_NOWAIT : 0));
+	while ((ret = iter_next(&it)) > 0) {
+		if (MUTANT(M_SIZE_BEFORE_DATA) && it.pos + iter_length(&it) > inode_size(inode))
+			inode_set_size(inode, it.pos + iter_length(&it));
+		while (it.left && iter_length(&it)) {
+			ssize_t n = write_folio(&it, from, nowait);
 
-		if (!less)
-			break;
-		len = less;
-		ret = space_reserve(inode, pos, len);
+			if (n <= 0) {
+				it.status = (int)n;
+				break;
+			}
+			iter_advance(&it, (uint64_t)n);
+		}
 	}
-	if (ret)
-		return ret;
-	if (MUTANT(M_SIZE_BEFORE_DATA) && pos + len > inode_size(inode))
-		inode_set_size(inode, pos + len);
-	while (done < len) {
-		ssize_t n = write_folio(inode, from, pos + done, len - done, nowait);
-
-		if (n < 0)
-			return done ? (ssize_t)done : n;
-		done += (uint64_t)n;
-	}
-	return (ssize_t)done;
+	return it.pos > pos ? (ssize_t)(it.pos - pos) : ret;
 }
 
 /* Takes the rwsem as the step [*pos, *pos + len) needs it. 0, or -EAGAIN. */
 static int lock_step(struct inode *inode, uint64_t *pos, uint64_t len, bool append, bool nowait, bool *exclusive)
 {
-	*exclusive = append || *pos + len > inode_size(inode);
+	*exclusive = append || inode->mapped || *pos + len > inode_size(inode);
 	for (;;) {
 		if (!nowait)
 			(*exclusive ? rwsem_lock : rwsem_lock_shared)(&inode->rwsem);
@@ -372,6 +456,35 @@ static int resize(struct inode *inode, uint64_t size)
 	return ret;
 }
 
+/* The engine keeps the size: it hears of the new one when nothing beyond it is cached any more. rwsem exclusive. */
+static int truncate_mapped(struct inode *inode, uint64_t size)
+{
+	struct mapping *m = &inode->mapping;
+	uint64_t old = inode_size(inode), bs = ifs_block_bytes(&m->geom);
+	int ret;
+
+	if (!inode->ops->set_size)
+		return -EOPNOTSUPP;
+	if (size > old) {
+		ret = zero_old_end(inode);
+		if (!ret)
+			ret = inode->ops->set_size(inode->ops_priv, size);
+		if (!ret)
+			inode_set_size(inode, size);
+		return ret;
+	}
+	ret = size & (bs - 1) ? buffered_zero(inode, size, min_u64(old, round_up(size, bs)) - size) : 0;
+	if (ret)
+		return ret;
+	rwsem_lock(&m->invalidate_lock);
+	inode_set_size(inode, size);
+	wait_beyond(m, size);
+	truncate_from(m, size);
+	ret = inode->ops->set_size(inode->ops_priv, size);
+	rwsem_unlock(&m->invalidate_lock);
+	return ret;
+}
+
 int buffered_truncate(struct inode *inode, uint64_t size)
 {
 	struct mapping *m = &inode->mapping;
@@ -380,7 +493,9 @@ int buffered_truncate(struct inode *inode, uint64_t size)
 
 	rwsem_lock(&inode->rwsem);
 	old = inode_size(inode);
-	if (inode->fixed_size && size != old) {
+	if (inode->mapped && size != old) {
+		ret = truncate_mapped(inode, size);
+	} else if (inode->fixed_size && size != old) {
 		ret = -EINVAL;
 	} else if (size > old) {
 		ret = zero_old_end(inode);

@@ -11,6 +11,11 @@
  * but, in an APPEND, inode->append_lock (the caller's). @append: every step goes to the end of the file; *@end becomes the byte after the last.
  */
 ssize_t buffered_write(struct iomap_file *file, struct iov_iter *from, uint64_t pos, bool append, bool nowait, uint64_t *end);
+/*
+ * Makes [pos, pos + len) zeros in the cache, dirty where anything is stored or cached dirty there. Moves no size. rwsem
+ * exclusive; no folio lock. 0 or -errno.
+ */
+int  buffered_zero(struct inode *inode, uint64_t pos, uint64_t len);
 /* Sets the size; the cache beyond goes, or the space up to it reads as zeros. */
 int  buffered_truncate(struct inode *inode, uint64_t size);
 

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "file.h"
+#include "endio.h"
 #include "flusher.h"
 #include "ioend.h"
 #include "params.h"
@@ -208,12 +209,14 @@ static void init_in_place(struct iomap_cache *cache, const struct iomap_cache_pa
 	cond_init(&cache->helper_cond);
 	wait_table_init(&cache->zone.waits);
 	reclaim_init(cache);
+	endio_init(cache);
 }
 
 static void fini_in_place(struct iomap_cache *cache)
 {
 	tasks_fini(cache);
 	reclaim_fini(cache);
+	endio_fini(cache);
 	wait_table_fini(&cache->zone.waits);
 	throttle_fini(&cache->throttle);
 	mutex_fini(&cache->helper_lock);
@@ -326,7 +329,7 @@ static int sync_all(struct iomap_cache *cache, bool report)
 		int one = 0;
 
 		if (!inode_is_durable(inode))
-			one = sync_inode(inode, 0, UINT64_MAX);
+			one = sync_inode(inode, 0, UINT64_MAX, false);
 		if (!one)
 			one = sync_name(inode);
 		if (!one && report && cache->error_policy == IOMAP_ERROR_DROP)
@@ -361,6 +364,7 @@ static void take_apart(struct iomap_cache *cache)
 		flusher_stop(wb);
 		wb_destroy(wb);
 	}
+	endio_stop(cache);
 	reclaim_stop(cache);
 	fini_in_place(cache);
 	rcu_drain();

@@ -46,6 +46,17 @@ struct reclaim {
 	uint64_t low_bytes, high_bytes;         /* free memory: start below low, stop at high */
 };
 
+/* Completed requests on their way to an engine's end_io(); endio.c. */
+struct endio {
+	struct mutex lock;                      /* LOCK_LEAF */
+	struct cond cond;
+	struct list queue;
+	bool stop;
+	struct mutex start_lock;                /* LOCK_FLUSH */
+	bool has_thread;
+	struct thread thread;
+};
+
 /* The dirty limit that all backing devices share; throttle.c. */
 struct throttle_domain {
 	struct mutex lock;                      /* LOCK_LEAF */
@@ -85,6 +96,7 @@ struct iomap_cache {
 	_Atomic uint64_t readahead_bytes_read;
 	struct throttle_domain throttle;
 	struct reclaim reclaim;
+	struct endio endio;
 	struct ghost ghost;
 	struct copy_pool copies;
 	/* helpers of all flushers; flusher.c */

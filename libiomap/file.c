@@ -130,7 +130,7 @@ ssize_t iomap_pwritev2(struct iomap_file *file, const struct iovec *iov, int iov
 		return wrote;
 	if (file->dsync || file->sync || (flags & (IOMAP_RWF_DSYNC | IOMAP_RWF_SYNC))) {
 		start = end - (uint64_t)wrote;
-		ret = sync_inode(inode, start, end);
+		ret = sync_inode(inode, start, end, !(file->sync || (flags & IOMAP_RWF_SYNC)));
 		if (!ret && (file->sync || (flags & IOMAP_RWF_SYNC)))
 			ret = sync_name(inode);
 		if (ret)
@@ -183,7 +183,7 @@ static int sync_file(struct iomap_file *file, bool metadata)
 
 	if (ret)
 		return ret;
-	ret = sync_inode(file->inode, 0, UINT64_MAX);
+	ret = sync_inode(file->inode, 0, UINT64_MAX, !metadata);
 	if (metadata && !ret)
 		ret = sync_name(file->inode);
 	if (file->inode->cache->error_policy == IOMAP_ERROR_DROP) {

@@ -231,7 +231,7 @@ bool inode_is_clean(struct inode *inode)
 
 	if (mapping_is_marked(&inode->mapping, XA_MARK_DIRTY) || load_acquire(&inode->nr_inflight))
 		return false;
-	if (inode->fixed_size)
+	if (!inode_ends_device(inode))
 		return true;
 	size = inode_size(inode);
 	return device_size(inode->device) == size && !device_size_unsure(inode->device);

@@ -12,6 +12,7 @@
 #ifndef IOMAP_INODE_H
 #define IOMAP_INODE_H
 
+#include <iomap/ops.h>
 #include "cache.h"
 #include "errseq.h"
 #include "rangeset.h"
@@ -28,6 +29,10 @@ struct inode {
 	struct inode_key key;                   /* name is ours */
 	char *path;                             /* as first opened; NULL for an engine's device without names */
 	bool fixed_size;
+	bool mapped;                            /* by an engine; else ops are plain_ops, and ops_priv is this inode */
+	const struct iomap_ops *ops;
+	const struct iomap_writeback_ops *wb_ops;       /* where an engine maps and the file may be written */
+	void *ops_priv;
 	/* cache->inode_lock */
 	struct list hash;
 	_Atomic unsigned flags;                 /* I_*; I_DIRTY and I_SYNC: wb->list_lock */
@@ -95,6 +100,8 @@ struct inode *inode_next(struct iomap_cache *cache, struct inode *prev);
 static inline uint64_t inode_size(const struct inode *inode) { return load_acquire(&inode->size); }
 /* pairs with inode_size(): who sees the size sees the data below it */
 static inline void inode_set_size(struct inode *inode, uint64_t size) { store_release(&inode->size, size); }
+/* The file ends where its device ends: its size moves by writing there, in order, and by setting the device's. */
+static inline bool inode_ends_device(const struct inode *inode) { return !inode->fixed_size && !inode->mapped; }
 /* No dirty block, nothing in flight, the device's size right. */
 bool inode_is_clean(struct inode *inode);
 /* Clean, and a flush has covered all of it. */

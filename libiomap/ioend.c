@@ -5,7 +5,7 @@
  * depth. A request of up to 64 KiB is copied when it is closed, which ends its blocks' need to stay unchanged; a larger one reads
  * folio memory, and each of its pieces counts in the folio's stable count until the end.
  *
- * Completion, in an order that others rely on: the range is noted as written but not flushed; each block leaves flight (as
+ * Completion, in an order that others rely on: an engine's end_io() has run (endio.c); the range is noted as written but not flushed; each block leaves flight (as
  * failed: dirty again, or given up); the folio references go; the inode's count of blocks in flight drops, after which
  * the inode may be gone; last, the slot is free and the device's waiters are told.
  *
@@ -14,6 +14,7 @@
  */
 #include <errno.h>
 #include <string.h>
+#include "endio.h"
 #include "flusher.h"
 #include "ioend.h"
 #include "mutant.h"
@@ -48,11 +49,13 @@ struct ioend *ioend_tryget(struct wb *wb)
 	return io;
 }
 
-void ioend_start(struct ioend *io, struct inode *inode, uint64_t pos, struct io_wait *wait)
+void ioend_start(struct ioend *io, struct inode *inode, uint64_t pos, uint64_t addr, unsigned flags, struct io_wait *wait)
 {
 	io->inode = inode;
 	io->wait = wait;
 	io->pos = pos;
+	io->addr = addr;
+	io->seen = (struct iomap_ioend){ .offset = pos, .addr = addr, .flags = flags, .ops_priv = inode->ops_priv };
 	io->len = 0;
 	io->copy = NULL;
 	io->nr = 0;
@@ -63,9 +66,12 @@ void ioend_start(struct ioend *io, struct inode *inode, uint64_t pos, struct io_
 		io_wait_add(wait);
 }
 
-bool ioend_takes(const struct ioend *io, uint64_t pos, uint64_t max_bytes)
+bool ioend_takes(const struct ioend *io, uint64_t pos, uint64_t addr, unsigned flags, uint64_t max_bytes)
 {
-	return io->pos + io->len == pos && io->nr < IOEND_PIECES &&
+	if (flags & IOMAP_IOEND_BOUNDARY)
+		return false;
+	return io->pos + io->len == pos && io->addr + io->len == addr && (io->seen.flags & ~IOMAP_IOEND_BOUNDARY) == flags &&
+	       io->nr < IOEND_PIECES &&
 	       io->len + ifs_block_bytes(&io->inode->mapping.geom) <= max_bytes;
 }
 
@@ -98,6 +104,26 @@ static void note_written(struct ioend *io)
 		rangeset_add(&inode->lost, io->pos, io->pos + io->len);
 }
 
+/* A write of the inode has failed: its own count is raised before its blocks say so. */
+static void note_failure(struct inode *inode, int error)
+{
+	add_acq_rel(&inode->write_failures, 1);
+	errseq_set(&inode->wb_err, error);
+	flusher_write_failed(inode, error);
+}
+
+void ioend_skip(struct inode *inode, struct iomap_folio *f, unsigned first, unsigned nr, int error)
+{
+	struct mapping *m = &inode->mapping;
+
+	if (error)
+		note_failure(inode, error);
+	mapping_complete(m, f, first, nr, error, inode->cache->error_policy == IOMAP_ERROR_KEEP_DIRTY);
+	throttle_completed(inode->cache, inode->wb, nr * ifs_block_bytes(&m->geom));
+	if (sub_acq_rel(&inode->nr_inflight, nr) == nr)
+		wb_poke(inode->wb);
+}
+
 /* What became of a request's blocks. */
 static void finish(struct ioend *io, int error)
 {
@@ -114,9 +140,7 @@ static void finish(struct ioend *io, int error)
 			store_relaxed(&inode->wb_err, 0);
 		store_relaxed(&inode->wb->last_good_ns, plat_now_ns());
 	} else {
-		add_acq_rel(&inode->write_failures, 1);
-		errseq_set(&inode->wb_err, error);
-		flusher_write_failed(inode, error);
+		note_failure(inode, error);
 	}
 	for (unsigned i = 0; i < io->nr; i++) {
 		struct iomap_folio *f = io->piece[i].folio;
@@ -162,11 +186,42 @@ bool ioend_resubmit(struct ioend *io)
 	return wb_offer_again(io->inode->wb, io->inode->device, &io->req);
 }
 
+void ioend_finish(struct ioend *io, int error)
+{
+	struct wb *wb = io->inode->wb;
+
+	finish(io, error);
+	mutex_lock(&wb->depth_lock);
+	list_add_head(&wb->free_ioends, &io->node);
+	mutex_unlock(&wb->depth_lock);
+	wb_completed(wb);
+}
+
+/* The request is over. An engine that wants to know is told first, by a thread that may sleep. */
+static void ended(struct ioend *io, int error)
+{
+	struct inode *inode = io->inode;
+
+	if (!inode->wb_ops || !inode->wb_ops->end_io || load_relaxed(&inode->cache->abandoned)) {
+		ioend_finish(io, error);
+		return;
+	}
+	if (MUTANT(M_END_IO_LATE)) {
+		struct iomap_ioend seen = io->seen;
+
+		seen.error = error;
+		ioend_finish(io, error);
+		inode->wb_ops->end_io(&seen);
+		return;
+	}
+	io->seen.error = error;
+	endio_queue(inode->cache, io);
+}
+
 static void ioend_done(struct iomap_request *req)
 {
 	struct ioend *io = container_of(req, struct ioend, req);
 	struct iomap_cache *cache = io->inode->cache;
-	struct wb *wb = io->inode->wb;
 	int error = req->result < 0 ? (int)req->result : 0;
 
 	if (!error && (uint64_t)req->result < io->len - io->done) {
@@ -179,11 +234,15 @@ static void ioend_done(struct iomap_request *req)
 	}
 	if (io->copy)
 		copy_pool_put(&cache->copies, io->copy, io->len);
-	finish(io, error);
-	mutex_lock(&wb->depth_lock);
-	list_add_head(&wb->free_ioends, &io->node);
-	mutex_unlock(&wb->depth_lock);
-	wb_completed(wb);
+	ended(io, error);
+}
+
+void ioend_fail(struct ioend *io, int error)
+{
+	wb_hand_out(io->inode->wb, 1);          /* counted like one that went */
+	if (io->copy)
+		copy_pool_put(&io->inode->cache->copies, io->copy, io->len);
+	ended(io, error);
 }
 
 void ioend_close(struct ioend *io)
@@ -192,7 +251,7 @@ void ioend_close(struct ioend *io)
 	char *to;
 
 	io->req = (struct iomap_request){
-		.op = IOMAP_REQ_WRITE, .pos = io->pos, .iov = io->iov, .iovcnt = (int)io->nr, .done = ioend_done,
+		.op = IOMAP_REQ_WRITE, .pos = io->addr, .iov = io->iov, .iovcnt = (int)io->nr, .done = ioend_done,
 	};
 	if (io->nr > 1)
 		add_relaxed(&io->inode->device->stats.io_merged, io->nr - 1);

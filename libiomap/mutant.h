@@ -60,6 +60,11 @@ enum mutant {
 	M_LATE_NOT_LOST        = 42,    /* what completes after a flush has failed is not taken for lost with it */
 	M_RETRY_OUTRUN         = 43,    /* RETRY trusts its writes though another flush has failed since */
 	M_TAIL_NOT_AWAITED     = 44,    /* a direct write goes to the page of a buffered one on its way */
+	M_MAP_NOT_ASKED        = 65,    /* a mapping is believed without asking whether it still holds */
+	M_END_SKIPPED          = 66,    /* an iomap_begin() whose body failed gets no iomap_end() */
+	M_NEW_NOT_ZEROED       = 67,    /* the rest of a block allocated just now is read, not zeroed */
+	M_SOURCE_IGNORED       = 68,    /* a copy on write takes the other bytes from where it goes, not from where they are */
+	M_END_IO_LATE          = 69,    /* blocks leave flight before the engine's end_io() */
 };
 
 #endif

@@ -12,9 +12,11 @@
 #include <fcntl.h>
 #include <string.h>
 #include "buffered-write.h"
+#include "endio.h"
 #include "file.h"
 #include "flusher.h"
 #include "ioend.h"
+#include "iter.h"
 #include "params.h"
 #include "reclaim.h"
 #include "space.h"
@@ -28,6 +30,10 @@ static bool wants_write(int oflags) { return (oflags & O_ACCMODE) != O_RDONLY; }
 
 static int check_params(const struct iomap_file_params *p, int oflags)
 {
+	if (p->ops ? !p->ops->iomap_begin || !p->device || p->size > INT64_MAX : p->writeback_ops || p->ops_priv || p->size)
+		return -EINVAL;
+	if (p->ops && wants_write(oflags) && (!p->writeback_ops || !p->writeback_ops->writeback_range))
+		return -EINVAL;
 	if (p->block_size && (!is_pow2(p->block_size) || p->block_size < 512 || p->block_size > 65536))
 		return -EINVAL;
 	if (p->flags & ~IOMAP_OPEN_SHARED)
@@ -88,11 +94,12 @@ static int block_shift_for(const struct iomap_device *dev, uint32_t asked)
 }
 
 /* A new inode gets device, backing device and mapping. Takes @dev's reference on success. */
-static int set_up(struct inode *inode, struct iomap_device *dev, dev_t st_dev, struct iomap_device *engine, uint32_t block_size)
+static int set_up(struct inode *inode, struct iomap_device *dev, dev_t st_dev, struct iomap_device *engine,
+		  const struct iomap_file_params *p)
 {
 	static const uint8_t granules[] = { GRANULE_BLOCK, GRANULE_PAGE, GRANULE_FOLIO };
 	struct iomap_cache *cache = inode->cache;
-	int shift = block_shift_for(dev, block_size), ret;
+	int shift = block_shift_for(dev, p->block_size), ret;
 	struct ifs_geometry geom;
 	struct wb *wb;
 
@@ -104,10 +111,14 @@ static int set_up(struct inode *inode, struct iomap_device *dev, dev_t st_dev, s
 	geom = (struct ifs_geometry){ .block_shift = (uint8_t)shift, .granule = granules[cache->accounting] };
 	inode->device = dev;
 	inode->wb = wb;
-	inode->fixed_size = device_fixed_size(dev);
+	inode->mapped = p->ops;
+	inode->ops = p->ops ? p->ops : &plain_ops;
+	inode->ops_priv = p->ops ? p->ops_priv : inode;
+	inode->wb_ops = p->writeback_ops;
+	inode->fixed_size = !p->ops && device_fixed_size(dev);
 	mapping_init(&inode->mapping, &cache->zone, wb, &reclaim_mapping_ops, cache, geom, load_relaxed(&cache->max_order));
 	inode->mapping.low_bytes = cache->reclaim.low_bytes;
-	inode_set_size(inode, device_size(dev));
+	inode_set_size(inode, p->ops ? p->size : device_size(dev));
 	space_learn(inode);
 	return 0;
 }
@@ -168,7 +179,7 @@ static int open_kernel_file(struct iomap_cache *cache, const char *path, int ofl
 		if (!ret)
 			ret = own_path(inode, path);
 		if (!ret)
-			ret = set_up(inode, dev, key.dev, NULL, p->block_size);
+			ret = set_up(inode, dev, key.dev, NULL, p);
 		sub_relaxed(&wb->nr_inodes, 1);
 	}
 	if (ret) {
@@ -196,13 +207,13 @@ static int open_on_device(struct iomap_cache *cache, const char *name, const str
 
 	if (ret)
 		return ret;
-	/* File offset = device offset: a device holds one file. */
+	/* Where file offset = device offset, a device holds one file. */
 	mutex_lock(&cache->inode_lock);
 	for (unsigned i = 0; !ret && i < INODE_HASH; i++)
 		list_for_each(it, &cache->inodes[i]) {
 			struct inode *other = list_entry(it, struct inode, hash);
 
-			if (other->key.device == p->device &&
+			if (other->key.device == p->device && !(p->ops && other->mapped) &&
 			    (!other->key.name != !name || (name && strcmp(other->key.name, name))))
 				ret = -EINVAL;
 		}
@@ -216,9 +227,11 @@ static int open_on_device(struct iomap_cache *cache, const char *name, const str
 		return 0;
 	if (p->device->file && !(p->flags & IOMAP_OPEN_SHARED))
 		ret = p->device->file->claim(p->device);
+	if (!ret && p->writeback_ops && p->writeback_ops->end_io)
+		ret = endio_start(cache);
 	inode->device = device_get(p->device);  /* inode_fail() puts it */
 	if (!ret)
-		ret = set_up(inode, p->device, 0, p->device, p->block_size);
+		ret = set_up(inode, p->device, 0, p->device, p);
 	if (ret) {
 		inode_fail(inode);
 		return ret;
@@ -236,6 +249,11 @@ static int check_second(struct inode *inode, const char *path, int oflags, const
 
 	if (p->block_size && p->block_size != ifs_block_bytes(&inode->mapping.geom))
 		return -EBUSY;
+	if (p->ops && (p->ops != inode->ops || p->ops_priv != inode->ops_priv ||
+		       (p->writeback_ops && p->writeback_ops != inode->wb_ops)))
+		return -EBUSY;
+	if (inode->mapped && wants_write(oflags) && !inode->wb_ops)
+		return -EBUSY;          /* opened without a way to write */
 	if (wants_write(oflags) && !load_relaxed(&inode->writable) && inode->device->file) {
 		ret = inode->device->file->make_writable(inode->device, path);
 		if (!ret)

@@ -59,7 +59,7 @@ static void populate(struct inode *inode, struct ra_plan *plan, const struct ra_
 	struct fill fl;
 	uint64_t ahead;
 
-	fill_init(&fl, m, inode->device, wait);
+	fill_init(&fl, inode, wait);
 	while (ra_plan_next(plan, env, &next)) {
 		struct iomap_folio *f;
 		bool wants = wanted >= next.index && wanted - next.index < UINT64_C(1) << next.order;

@@ -21,7 +21,7 @@ void space_learn(struct inode *inode)
 	uint64_t size = device_size(inode->device), hole;
 	struct stat st;
 
-	store_relaxed(&inode->reserves, inode->device->ops->allocate && !inode->fixed_size);
+	store_relaxed(&inode->reserves, inode->device->ops->allocate && inode_ends_device(inode));
 	if (!load_relaxed(&inode->reserves) || !size)
 		return;
 	if (inode->device->file && (inode->device->file->fstat(inode->device, &st) || (uint64_t)st.st_blocks * 512 < size))

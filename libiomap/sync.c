@@ -26,6 +26,28 @@
 
 #define RETRY_ROUNDS 4                  /* of iomap_resolve(), while flushes of others fail */
 
+/* What a failed flush of a device takes with it, of one file on it. */
+static void note_lost(struct inode *inode, int error)
+{
+	store_release(&inode->flush_error, error);
+	add_acq_rel(&inode->flush_failures, 1); /* before the looks below; pairs with note_written() */
+	rangeset_reserve(&inode->lost, rangeset_count(&inode->flushing) + rangeset_count(&inode->unflushed));
+	if (!MUTANT(M_LOST_NOT_KEPT))
+		rangeset_move(&inode->lost, &inode->flushing);
+	rangeset_move(&inode->lost, &inode->unflushed);         /* the device may have had these, too, when it failed */
+	errseq_set(&inode->wb_err, error);
+}
+
+/* Engines keep many files on one device: its failed flush is the others' as well. */
+static void tell_others(struct inode *inode, int error)
+{
+	struct inode *other = NULL;
+
+	while (inode->mapped && (other = inode_next(inode->cache, other)))
+		if (other != inode && other->device == inode->device && !inode_is_durable(other))
+			note_lost(other, error);
+}
+
 static int flush_once(struct inode *inode)
 {
 	uint64_t number = add_acq_rel(&inode->flushes_started, 1) + 1;
@@ -42,13 +64,8 @@ static int flush_once(struct inode *inode)
 	}
 	if (size)
 		store_release(&inode->size_unflushed, true);
-	store_release(&inode->flush_error, ret);
-	add_acq_rel(&inode->flush_failures, 1); /* before the looks below; pairs with note_written() */
-	rangeset_reserve(&inode->lost, rangeset_count(&inode->flushing) + rangeset_count(&inode->unflushed));
-	if (!MUTANT(M_LOST_NOT_KEPT))
-		rangeset_move(&inode->lost, &inode->flushing);
-	rangeset_move(&inode->lost, &inode->unflushed);         /* the device may have had these, too, when it failed */
-	errseq_set(&inode->wb_err, ret);
+	note_lost(inode, ret);
+	tell_others(inode, ret);
 	return ret;
 }
 
@@ -93,7 +110,7 @@ static int sync_size(struct inode *inode, uint64_t wanted)
 {
 	int ret = 0;
 
-	if (inode->fixed_size || (device_size(inode->device) >= wanted && !device_size_unsure(inode->device)))
+	if (!inode_ends_device(inode) || (device_size(inode->device) >= wanted && !device_size_unsure(inode->device)))
 		return 0;
 	mutex_lock(&inode->extend_lock);
 	if (!MUTANT(M_SIZE_GROWN_BACK))
@@ -108,6 +125,14 @@ static int sync_size(struct inode *inode, uint64_t wanted)
 	return ret;
 }
 
+/* The bytes are safe; an engine now makes sure that they are found. */
+static int commit(struct inode *inode, bool datasync)
+{
+	int ret = inode->ops->commit ? inode->ops->commit(inode->ops_priv, datasync) : 0;
+
+	return ret < 0 ? ret : 0;
+}
+
 void sync_closed(struct inode *inode)
 {
 	/* Tried only: who holds them may wait for the thread that calls this. */
@@ -115,7 +140,7 @@ void sync_closed(struct inode *inode)
 		if (mutex_trylock(&inode->extend_lock)) {
 			uint64_t size = inode_size(inode);
 
-			if (!inode_is_clean(inode) && !mapping_is_marked(&inode->mapping, XA_MARK_DIRTY)) {
+			if (inode_ends_device(inode) && !inode_is_clean(inode) && !mapping_is_marked(&inode->mapping, XA_MARK_DIRTY)) {
 				writeback_settle_end(inode);
 				inode_set_device_size(inode, size);
 			}
@@ -124,11 +149,11 @@ void sync_closed(struct inode *inode)
 		}
 		rwsem_unlock(&inode->rwsem);
 	}
-	if (!inode_is_durable(inode))
-		sync_flush(inode);      /* an error stays with the inode, and keeps it here */
+	if (!inode_is_durable(inode) && !sync_flush(inode))     /* an error stays with the inode, and keeps it here */
+		commit(inode, false);
 }
 
-int sync_inode(struct inode *inode, uint64_t start, uint64_t end)
+int sync_inode(struct inode *inode, uint64_t start, uint64_t end, bool datasync)
 {
 	uint64_t size = inode_size(inode);
 	bool skip = MUTANT(M_FSYNC_NO_FLUSH) && !mapping_is_marked(&inode->mapping, XA_MARK_DIRTY);
@@ -137,6 +162,8 @@ int sync_inode(struct inode *inode, uint64_t start, uint64_t end)
 	if (!ret)
 		ret = sync_size(inode, min_u64(size, end));
 	flushed = skip ? 0 : sync_flush(inode);
+	if (!ret && !flushed)
+		ret = commit(inode, datasync);
 	flusher_check_clean(inode);
 	return flushed ? flushed : ret;
 }

@@ -7,10 +7,10 @@
 #include "inode.h"
 
 /*
- * Writes [start, end), then the size, then one flush: 0 means everything written there before is durable. No lock
- * held.
+ * Writes [start, end), then the size, then one flush, then an engine's commit (@datasync: its times may wait): 0 means everything
+ * written there before is durable. No lock held.
  */
-int  sync_inode(struct inode *inode, uint64_t start, uint64_t end);
+int  sync_inode(struct inode *inode, uint64_t start, uint64_t end, bool datasync);
 /* fsync's part beyond the data: a file made here has its name durable too, once. */
 int  sync_name(struct inode *inode);
 /* One flush for all who wait; sticky when it fails. What it covers has been written and waited for. */

@@ -37,6 +37,7 @@ struct pass {
 	uint64_t max_bytes;
 	struct io_wait *wait;                   /* who waits for this pass's requests, or NULL */
 	struct ioend *open;
+	struct iomap_writepage_ctx wpc;         /* an engine's mapping of the last run */
 	struct iomap_request *queued[BATCH];
 	unsigned nr_queued;
 	uint64_t submitted;                     /* bytes */
@@ -48,6 +49,7 @@ static void pass_init(struct pass *p, struct inode *inode, bool sync, bool retry
 
 	*p = (struct pass){ .inode = inode, .sync = sync, .retry_failed = retry_failed, .wait = wait };
 	p->max_bytes = round_down(min_u64(max ? max : MAX_REQUEST, MAX_REQUEST), ifs_block_bytes(&inode->mapping.geom));
+	p->wpc = (struct iomap_writepage_ctx){ .ops_priv = inode->ops_priv, .size = inode_size(inode), .wb_ctx = p };
 	if (!p->max_bytes)      /* bdi.c cuts a block up for a device that takes less */
 		p->max_bytes = ifs_block_bytes(&inode->mapping.geom);
 }
@@ -60,9 +62,25 @@ static void submit_queued(struct pass *p)
 	p->nr_queued = 0;
 }
 
+/* The engine's last word on the request that is about to go. False: it has ended instead. */
+static bool engine_lets_go(struct pass *p)
+{
+	const struct iomap_writeback_ops *ops = p->inode->wb_ops;
+	struct ioend *io = p->open;
+	int ret = 0;
+
+	if (ops && ops->writeback_submit)
+		ret = ops->writeback_submit(&p->wpc, &io->seen);
+	if (!ret)
+		return true;
+	p->open = NULL;
+	ioend_fail(io, ret < 0 ? ret : -EIO);
+	return false;
+}
+
 static void close_open(struct pass *p)
 {
-	if (!p->open)
+	if (!p->open || !engine_lets_go(p))
 		return;
 	p->submitted += p->open->len;
 	ioend_close(p->open);
@@ -108,6 +126,21 @@ static struct ioend *get_slot(struct pass *p)
 	}
 }
 
+/* The open request is one that takes the block at @pos, stored at @addr. */
+static void open_at(struct pass *p, uint64_t pos, uint64_t addr, unsigned flags)
+{
+	struct ioend *io;
+
+	if (p->open && !ioend_takes(p->open, pos, addr, flags, p->max_bytes))
+		close_open(p);
+	if (p->open)
+		return;
+	io = get_slot(p);
+	ioend_start(io, p->inode, pos, addr, flags, p->wait);
+	io->seen.priv = p->wpc.iomap.priv;
+	p->open = io;
+}
+
 /*
  * Blocks [first, first + nr) of @f are in flight: into requests with them. @size: the file's, when they were
  * claimed.
@@ -121,24 +154,71 @@ static void add_run(struct pass *p, struct iomap_folio *f, unsigned first, unsig
 		uint64_t pos = folio_pos(f) + first * bs, len;
 		unsigned n;
 
-		if (p->open && !ioend_takes(p->open, pos, p->max_bytes))
-			close_open(p);
-		if (!p->open) {
-			struct ioend *io = get_slot(p);
-
-			ioend_start(io, p->inode, pos, p->wait);
-			p->open = io;
-		}
+		open_at(p, pos, pos, 0);
 		n = (unsigned)min_u64(nr, (p->max_bytes - p->open->len) / bs);
 		len = n * bs;
 		IOMAP_BUG_ON(pos >= size);
-		if (pos + len > size && !p->inode->fixed_size && !MUTANT(M_TAIL_PAST_SIZE))
+		if (pos + len > size && inode_ends_device(p->inode) && !MUTANT(M_TAIL_PAST_SIZE))
 			len = size - pos;       /* the file's last block, at its exact length */
 		ioend_add(p->open, f, first, n, len);
 		first += n;
 		nr -= n;
 		if (len < n * bs)
 			close_open(p);
+	}
+}
+
+/* --- where an engine maps --------------------------------------------------------------------------------- */
+
+ssize_t iomap_add_to_ioend(struct iomap_writepage_ctx *wpc, struct iomap_folio *f, uint64_t pos, uint64_t end_pos, uint64_t len)
+{
+	struct pass *p = wpc->wb_ctx;
+	struct mapping *m = &p->inode->mapping;
+	const struct iomap *map = &wpc->iomap;
+	uint64_t bs = ifs_block_bytes(&m->geom), addr, done = 0, n;
+	unsigned first = (unsigned)((pos - folio_pos(f)) >> m->geom.block_shift), flags = 0;
+
+	if (!map->length || map->offset > pos || pos - map->offset >= map->length || (map->device && map->device != p->inode->device) ||
+	    ((map->offset | map->length) & (bs - 1)))
+		return -EIO;
+	len = min_u64(len, map->length - (pos - map->offset));
+	if (map->type == IOMAP_HOLE) {
+		ioend_skip(p->inode, f, first, (unsigned)(len / bs), 0);
+		return (ssize_t)len;
+	}
+	if ((map->type != IOMAP_MAPPED && map->type != IOMAP_UNWRITTEN) || (map->addr & (p->inode->device->info.block - 1)))
+		return -EIO;
+	flags |= map->type == IOMAP_UNWRITTEN ? IOMAP_IOEND_UNWRITTEN : 0;
+	flags |= map->flags & IOMAP_F_SHARED ? IOMAP_IOEND_SHARED : 0;
+	addr = map->addr + (pos - map->offset);
+	for (; done < len; done += n) {
+		open_at(p, pos + done, addr + done,
+			flags | ((map->flags & IOMAP_F_BOUNDARY) && pos + done == map->offset ? IOMAP_IOEND_BOUNDARY : 0));
+		n = min_u64(len - done, round_down(p->max_bytes - p->open->len, bs));
+		ioend_add(p->open, f, first + (unsigned)(done / bs), (unsigned)(n / bs), n);
+		p->open->seen.size = min_u64(p->open->len, end_pos - p->open->pos);
+	}
+	return (ssize_t)len;
+}
+
+/* As add_run(), each piece where the engine wants it. A block that it cannot place fails alone. */
+static void map_run(struct pass *p, struct iomap_folio *f, unsigned first, unsigned nr, uint64_t size)
+{
+	struct ifs_geometry *g = &p->inode->mapping.geom;
+	uint64_t bs = ifs_block_bytes(g);
+
+	p->wpc.size = size;
+	while (nr) {
+		ssize_t n = p->inode->wb_ops->writeback_range(&p->wpc, f, folio_pos(f) + first * bs, nr * bs, size);
+		unsigned blocks = n > 0 ? (unsigned)((uint64_t)n / bs) : 0;
+
+		if (!blocks) {
+			blocks = 1;
+			ioend_skip(p->inode, f, first, 1, n < 0 ? (int)n : -EIO);
+		}
+		IOMAP_WARN_ON(blocks > nr);
+		first += blocks;
+		nr -= blocks;
 	}
 }
 
@@ -167,7 +247,7 @@ static bool claim_and_unlock(struct pass *p, struct iomap_folio *f, unsigned fro
 	}
 	folio_unlock(m->zone, f);
 	for (at = 0; claimed && block_set_next_run(&set, at, &first, &nr); at = first + nr)
-		add_run(p, f, first, nr, size);
+		(inode->mapped ? map_run : add_run)(p, f, first, nr, size);
 	sub_acq_rel(&f->stable, 1);
 	folio_wake(m->zone, f);
 	if (sub_acq_rel(&inode->nr_inflight, 1) == 1)
@@ -185,7 +265,7 @@ static unsigned in_place_end(const struct inode *inode, const struct iomap_folio
 	uint64_t stored = device_size(inode->device), pos = folio_pos(f);
 	unsigned gb = ifs_granule_blocks(f, g), nr = ifs_blocks(f, g);
 
-	if (inode->fixed_size || stored >= size)
+	if (!inode_ends_device(inode) || stored >= size)
 		return size > pos ? (unsigned)min_u64(div_round_up(size - pos, ifs_block_bytes(g)), nr) : 0;
 	return stored > pos ? (unsigned)min_u64((stored - pos) >> g->block_shift, nr) / gb * gb : 0;
 }
@@ -332,7 +412,7 @@ static void write_beyond(struct pass *p, uint64_t start, uint64_t end, uint64_t 
 	uint64_t cursor = 0, size, settled = 0;
 	unsigned from, to;
 
-	if (inode->fixed_size)
+	if (!inode_ends_device(inode))
 		return;
 	submit_all(p);
 	if (p->sync) {

@@ -19,6 +19,7 @@
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <iomap/base.h>
+#include <iomap/ops.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -44,9 +45,16 @@ struct iomap_file_params {
 	unsigned flags;                         /* IOMAP_OPEN_* */
 	struct iomap_device *device;            /* NULL: an O_DIRECT device on `path`. Else `path` is the file's name on that
 						   device: same device and name = same file; NULL = the device's only file */
+	const struct iomap_ops *ops;            /* NULL: file offset = device offset (then a device holds one file). Else the
+						   engine maps blocks, on `device`, which it must give; see <iomap/ops.h> */
+	const struct iomap_writeback_ops *writeback_ops; /* with ops: where dirty blocks go; NULL: the file cannot be
+						   written */
+	void    *ops_priv;                      /* handed to every callback. It and both ops outlive the file: until
+						   iomap_cache_sync() after the last close, or the end of the cache */
+	uint64_t size;                          /* with ops: the file's size, where this is the first open */
 };
 
-#define IOMAP_FILE_PARAMS_INIT { sizeof(struct iomap_file_params), 0, 0, NULL }
+#define IOMAP_FILE_PARAMS_INIT { sizeof(struct iomap_file_params), 0, 0, NULL, NULL, NULL, NULL, 0 }
 
 /* Bytes that are in the cache and could not be made durable. */
 struct iomap_failed_range {

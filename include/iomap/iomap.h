@@ -17,6 +17,7 @@
 #include <iomap/cache.h>
 #include <iomap/device.h>
 #include <iomap/file.h>
+#include <iomap/ops.h>
 #include <iomap/stat.h>
 
 #endif
