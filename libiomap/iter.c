@@ -117,7 +117,7 @@ static int end_map(struct iter *it)
 	if (it->src.type != IOMAP_HOLE)
 		len = min_u64(len, end_of(&it->src) - it->begun);
 	if (ops->iomap_end && !(MUTANT(M_END_SKIPPED) && it->status < 0))
-		ret = ops->iomap_end(it->inode->ops_priv, it->begun, len, (int64_t)advanced, it->flags, &it->map);
+		ret = ops->iomap_end(it->inode->ops_priv, it->begun, len, (int64_t)min_u64(advanced, len), it->flags, &it->map);   /* inline data ends inside a block */
 	return ret < 0 && !advanced ? ret : 0;
 }
 
