@@ -449,6 +449,8 @@ int plat_aio_wait(plat_aio_t aio, unsigned min, struct plat_aio_event *events, u
 	sim_point();
 	while (aio->nr_events < min)
 		sim_wait(&aio->waiters, "an event of the disk", aio);
+	if (disk->params.event_spread_ns)
+		sim_sleep(sim_below(&disk->timing, disk->params.event_spread_ns));
 	while (n < max && aio->nr_events) {
 		events[n++] = aio->events[aio->first_event];
 		aio->first_event = (aio->first_event + 1) % aio->depth;

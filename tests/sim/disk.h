@@ -18,6 +18,7 @@ struct sim_disk_params {
 	uint32_t dio_align;                     /* 512 or 4096: what direct I/O must be aligned to */
 	uint64_t capacity;                      /* bytes that may be allocated in all files together; 0: no limit (-ENOSPC beyond) */
 	uint64_t latency_ns, latency_spread_ns; /* of a request: latency + 0 … spread; a few take 20 times as long */
+	uint64_t event_spread_ns;               /* io_getevents tells of what has ended 0 … so much later */
 	unsigned workers;                       /* requests it works on at one time, 1 … 4 */
 	unsigned queue;                         /* requests it takes before io_submit says -EAGAIN */
 	bool     can_allocate;                  /* fallocate works, else -EOPNOTSUPP */

@@ -190,6 +190,8 @@ static void make_sync_storm(struct plan *p, struct sim_rng *r)
 			op->flags = 0;
 		}
 	}
+	if (sim_chance(r, 1, 2))
+		p->disk.event_spread_ns = 3 * (p->disk.latency_ns + p->disk.latency_spread_ns);
 	if (p->faults)
 		p->disk.flush_eio = 100 + (unsigned)sim_below(r, 500);
 }
