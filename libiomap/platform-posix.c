@@ -322,8 +322,16 @@ static pthread_once_t exit_key_once = PTHREAD_ONCE_INIT;
 static pthread_key_t exit_key;                  /* set once; its value in a thread only has to be not NULL */
 static bool exit_key_works;                     /* set once */
 
-/* One word of static TLS: fits the reserve for libraries loaded late, and costs one instruction to reach. */
-static _Thread_local struct tls_entry *my_entries __attribute__((tls_model("initial-exec")));
+/*
+ * One word of static TLS: fits the reserve for libraries loaded late, and costs one instruction to reach. Not with the stack of
+ * lockdep beside it: all of a library's TLS is static as soon as one variable is, and that stack is larger than the reserve.
+ */
+#ifdef IOMAP_DEBUG
+#define TLS_STATIC
+#else
+#define TLS_STATIC __attribute__((tls_model("initial-exec")))
+#endif
+static _Thread_local struct tls_entry *my_entries TLS_STATIC;
 
 static struct tls_key *find_live(uint64_t id)
 {
