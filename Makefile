@@ -8,18 +8,21 @@
 #   make fuzz FUZZ_SECONDS=60   look for new failures with libFuzzer, so long for each of tests/fuzz/*.c
 #   make demo                   what the library is for, in a minute
 #   make bench ARGS="…"         build/release/iomap-bench with these arguments
-#   make install PREFIX=/usr    headers, libraries, pkg-config file (DESTDIR is honoured)
+#   make install PREFIX=/usr    headers, libraries, pkg-config file; DESTDIR, LIBDIR, INCLUDEDIR, PKGCONFIGDIR as usual
+#   make uninstall              takes them away again; give it the same variables
+#   make installcheck           installs below build/, builds the README's program there, uninstalls
 #   make format                 clang-format over the sources, or over FILES="…"
 #
 # WERROR=1 turns warnings into errors. Everything built lies under build/$(BUILD)/.
 
 BUILD ?= release
-VERSION := 0.1.0
+VERSION := $(shell awk '$$2 ~ /^IOMAP_VERSION_(MAJOR|MINOR|PATCH)$$/ { v = v s $$3; s = "." } END { print v }' include/iomap/base.h)
 O := build/$(BUILD)
 
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
+PKGCONFIGDIR ?= $(LIBDIR)/pkgconfig
 
 # Debian packages: what the library and the demo need, and what the tests need beside them
 DEPS := gcc libc6-dev make liburcu-dev libaio-dev libjemalloc-dev libjansson-dev gnuplot-nox
@@ -50,11 +53,15 @@ CC := $(CC_$(BUILD))
 endif
 CXX ?= g++
 AR ?= ar
+OBJCOPY ?= objcopy
 
 WARN := -Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes $(if $(WERROR),-Werror)
 CPPFLAGS += -Iinclude -D_GNU_SOURCE= -D_FILE_OFFSET_BITS=64
 ALL_CFLAGS := -std=gnu11 $(WARN) -fPIC -fvisibility=hidden -pthread $(FLAGS_$(BUILD)) $(CFLAGS)
-LIBS := -lurcu-bp -lurcu-common -laio -pthread
+# what pkg-config knows as LIBS_PC, and what it does not know
+LIBS_PC := liburcu-bp
+LIBS_REST := -laio -pthread
+LIBS := -lurcu-bp -lurcu-common $(LIBS_REST)
 
 # Programs bring jemalloc, the library only looks for it. The sanitizers want malloc to themselves, and a shared library
 # of theirs has open symbols.
@@ -79,13 +86,14 @@ TESTLIB_OBJ := $(filter-out %/unit-main.o,$(call objects,tests/lib/*.c))
 ALL_OBJ := $(LIB_OBJ) $(SIM_OBJ) $(BENCH_OBJ) $(UNIT_OBJ) $(EXAMPLE_OBJ) $(PROGRAM_OBJ) $(TESTLIB_OBJ) $(O)/tests/lib/unit-main.o
 
 LIB := $(O)/libiomap.a
+LIB_TEST := $(O)/libiomap-test.a
 BENCH := $(if $(BENCH_OBJ),$(O)/iomap-bench)
 UNIT := $(if $(UNIT_OBJ),$(O)/unit-tests)
 EXAMPLES := $(EXAMPLE_OBJ:.o=)
 PROGRAMS := $(PROGRAM_OBJ:.o=)
 suites := $(sort $(notdir $(basename $(wildcard tests/unit/*.c))))
 
-.PHONY: all check check-long run-check demo bench install format clean deps FORCE
+.PHONY: all check check-long run-check demo bench install uninstall installcheck format clean deps FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -99,7 +107,14 @@ $(O)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
-$(LIB): $(LIB_OBJ)
+# Programs get one object in which only the public functions are global. Tests see all symbols.
+$(O)/libiomap.o: $(LIB_OBJ)
+	$(CC) -r -nostdlib -o $@ $^
+	$(OBJCOPY) --localize-hidden $@
+
+$(LIB): $(if $(SHARED),$(O)/libiomap.o,$(LIB_OBJ))
+$(LIB_TEST): $(LIB_OBJ)
+$(LIB) $(LIB_TEST):
 	@rm -f $@
 	$(AR) rcs $@ $^
 
@@ -109,7 +124,7 @@ $(O)/libiomap.so: $(LIB_OBJ) libiomap/libiomap.map
 	ln -sf libiomap.so $@.0
 
 # --- programs -------------------------------------------------------------------------------------------------------------
-link = $(CC) $(ALL_CFLAGS) -o $@ $(LDFLAGS) $(filter %.o,$^) $(LIB) $(MALLOC) $(1) $(LIBS) -lm
+link = $(CC) $(ALL_CFLAGS) -o $@ $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) $(MALLOC) $(1) $(LIBS) -lm
 
 # the report names the commit: made anew with each
 $(O)/bench/report.o: $(wildcard .git/logs/HEAD)
@@ -120,10 +135,10 @@ $(O)/iomap-bench: $(BENCH_OBJ) $(LIB)
 $(EXAMPLES): %: %.o $(LIB)
 	$(call link)
 
-$(PROGRAMS): %: %.o $(TESTLIB_OBJ) $(LIB)
+$(PROGRAMS): %: %.o $(TESTLIB_OBJ) $(LIB_TEST)
 	$(call link,$(CHECK_LIBS))
 
-$(O)/unit-tests: $(O)/tests/lib/unit-main.o $(UNIT_OBJ) $(TESTLIB_OBJ) $(LIB)
+$(O)/unit-tests: $(O)/tests/lib/unit-main.o $(UNIT_OBJ) $(TESTLIB_OBJ) $(LIB_TEST)
 	$(call link,$(CHECK_LIBS))
 
 CHECK_LIBS = $(shell pkg-config --libs check)
@@ -172,7 +187,8 @@ ALONE := stress/readers
 RUN_PROGRAMS := $(if $(filter tsan,$(BUILD)),$(filter-out $(O)/tests/model/%,$(PROGRAMS)),$(PROGRAMS))
 # What measures rates runs alone, after the rest.
 RUN_ALONE := $(filter $(ALONE:%=$(O)/tests/%),$(RUN_PROGRAMS))
-RUN_SCRIPTS := $(if $(filter tsan sim,$(BUILD)),,tests/examples.sh) $(if $(filter sim,$(BUILD)),tests/sim.sh) $(if $(SHARED),tests/headers.sh tests/symbols.sh tests/bench.sh)
+RUN_SCRIPTS := $(if $(filter tsan sim,$(BUILD)),,tests/examples.sh) $(if $(filter sim,$(BUILD)),tests/sim.sh) $(if $(SHARED),tests/headers.sh tests/symbols.sh tests/plugin.sh tests/bench.sh) \
+	$(if $(filter release,$(BUILD)),tests/installcheck.sh)
 
 check check-long: deps
 	+@$(MAKE) --no-print-directory run-check LONG=$(if $(filter check-long,$@),1)
@@ -190,7 +206,7 @@ bench: $(BENCH)
 	$(BENCH) $(ARGS)
 
 deps:
-	@tools/deps.sh $(DEPS) $(if $(filter check check-long,$(MAKECMDGOALS)),$(DEPS_CHECK)) $(if $(filter tsan sim,$(BUILD)),$(DEPS_TSAN))
+	@tools/deps.sh $(DEPS) $(if $(filter check check-long installcheck,$(MAKECMDGOALS)),$(DEPS_CHECK)) $(if $(filter tsan sim,$(BUILD)),$(DEPS_TSAN))
 
 # --- fuzzing --------------------------------------------------------------------------------------------------------------
 # tests/fuzz/TARGET.c becomes $(O)/tests/fuzz/TARGET: with BUILD=fuzz a fuzzer, else a program that replays corpus/TARGET.
@@ -200,7 +216,7 @@ FUZZ_PROGRAMS := $(FUZZ_TARGETS:%=$(O)/tests/fuzz/%)
 FUZZ_MAIN := $(if $(filter fuzz,$(BUILD)),,$(O)/tests/fuzz/replay-main.o)
 ALL_OBJ += $(FUZZ_PROGRAMS:=.o) $(FUZZ_MAIN)
 
-$(FUZZ_PROGRAMS): %: %.o $(FUZZ_MAIN) $(TESTLIB_OBJ) $(LIB)
+$(FUZZ_PROGRAMS): %: %.o $(FUZZ_MAIN) $(TESTLIB_OBJ) $(LIB_TEST)
 	$(call link,$(if $(FUZZ_MAIN),,-fsanitize=fuzzer) $(CHECK_LIBS))
 
 ifeq ($(filter tsan sim,$(BUILD)),)
@@ -217,18 +233,41 @@ run-fuzz: $(FUZZ_PROGRAMS)
 	@O='$(O)' FUZZ_SECONDS='$(FUZZ_SECONDS)' tests/fuzz/run.sh $(FUZZ_TARGETS)
 
 # --- the rest -------------------------------------------------------------------------------------------------------------
+define PC
+prefix=$(PREFIX)
+libdir=$(patsubst $(PREFIX)/%,$${prefix}/%,$(LIBDIR))
+includedir=$(patsubst $(PREFIX)/%,$${prefix}/%,$(INCLUDEDIR))
+
+Name: libiomap
+Description: page cache in user space: buffered I/O over O_DIRECT
+Version: $(VERSION)
+Requires.private: $(LIBS_PC)
+Cflags: -I$${includedir}
+Libs: -L$${libdir} -liomap
+Libs.private: $(LIBS_REST)
+endef
+export PC
+
 install: $(LIB) $(SHARED)
-	install -d $(DESTDIR)$(INCLUDEDIR)/iomap $(DESTDIR)$(LIBDIR)/pkgconfig
+	install -d $(DESTDIR)$(INCLUDEDIR)/iomap $(DESTDIR)$(LIBDIR) $(DESTDIR)$(PKGCONFIGDIR)
 	install -m 644 include/iomap/*.h $(DESTDIR)$(INCLUDEDIR)/iomap/
 	install -m 644 $(LIB) $(DESTDIR)$(LIBDIR)/
 	$(if $(SHARED),install -m 755 $(SHARED) $(DESTDIR)$(LIBDIR)/libiomap.so.$(VERSION))
 	$(if $(SHARED),ln -sf libiomap.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libiomap.so.0)
 	$(if $(SHARED),ln -sf libiomap.so.0 $(DESTDIR)$(LIBDIR)/libiomap.so)
-	printf '%s\n' 'Name: libiomap' 'Description: kernel-style buffered I/O in user space' 'Version: $(VERSION)' \
-		'Cflags: -I$(INCLUDEDIR)' 'Libs: -L$(LIBDIR) -liomap' 'Libs.private: $(LIBS)' \
-		> $(DESTDIR)$(LIBDIR)/pkgconfig/libiomap.pc
+	@echo "$$PC" > $(DESTDIR)$(PKGCONFIGDIR)/libiomap.pc
 
-FILES ?= $(wildcard include/iomap/*.h libiomap/*.[ch] examples/*.[ch] bench/*.[ch] tests/*/*.[ch])
+# Nothing that was there before: the directories that libraries share stay.
+uninstall:
+	rm -f $(patsubst include/%,$(DESTDIR)$(INCLUDEDIR)/%,$(wildcard include/iomap/*.h))
+	[ ! -d $(DESTDIR)$(INCLUDEDIR)/iomap ] || rmdir --ignore-fail-on-non-empty $(DESTDIR)$(INCLUDEDIR)/iomap
+	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libiomap.a libiomap.so libiomap.so.0 libiomap.so.$(VERSION))
+	rm -f $(DESTDIR)$(PKGCONFIGDIR)/libiomap.pc
+
+installcheck: deps $(LIB) $(SHARED)
+	@O='$(O)' BUILD='$(BUILD)' CC='$(CC)' tests/installcheck.sh
+
+FILES ?= $(wildcard include/iomap/*.h libiomap/*.[ch] examples/*.[ch] examples/*/*.[ch] bench/*.[ch] tests/*/*.[ch])
 format:
 	clang-format -i $(FILES)
 
