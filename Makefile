@@ -27,6 +27,7 @@ PKGCONFIGDIR ?= $(LIBDIR)/pkgconfig
 # Debian packages: what the library and the demo need, and what the tests need beside them
 DEPS := gcc libc6-dev make liburcu-dev libaio-dev libjemalloc-dev libjansson-dev gnuplot-nox
 DEPS_CHECK := g++ check pkg-config
+DEPS_FIO := fio
 DEPS_TSAN := clang libclang-rt-dev llvm
 
 # --- how each build compiles ----------------------------------------------------------------------------------------------
@@ -68,6 +69,7 @@ LIBS := -lurcu-bp -lurcu-common $(LIBS_REST)
 ifneq ($(filter release debug,$(BUILD)),)
 MALLOC := -Wl,--no-as-needed -ljemalloc -Wl,--as-needed
 SHARED := $(O)/libiomap.so
+FIO := $(O)/examples/fio/libiomap-fio.so
 endif
 
 # --- sources, by wildcard -------------------------------------------------------------------------------------------------
@@ -83,7 +85,7 @@ UNIT_OBJ := $(call objects,tests/unit/*.c)
 EXAMPLE_OBJ := $(call objects,examples/*.c)
 PROGRAM_OBJ := $(call objects,tests/model/*.c tests/stress/*.c)
 TESTLIB_OBJ := $(filter-out %/unit-main.o,$(call objects,tests/lib/*.c))
-ALL_OBJ := $(LIB_OBJ) $(SIM_OBJ) $(BENCH_OBJ) $(UNIT_OBJ) $(EXAMPLE_OBJ) $(PROGRAM_OBJ) $(TESTLIB_OBJ) $(O)/tests/lib/unit-main.o
+ALL_OBJ := $(LIB_OBJ) $(SIM_OBJ) $(BENCH_OBJ) $(UNIT_OBJ) $(EXAMPLE_OBJ) $(O)/examples/fio/iomap-fio.o $(PROGRAM_OBJ) $(TESTLIB_OBJ) $(O)/tests/lib/unit-main.o
 
 LIB := $(O)/libiomap.a
 LIB_TEST := $(O)/libiomap-test.a
@@ -97,7 +99,7 @@ suites := $(sort $(notdir $(basename $(wildcard tests/unit/*.c))))
 .DELETE_ON_ERROR:
 .SECONDARY:
 
-all: $(LIB) $(SHARED) $(EXAMPLES) $(BENCH)
+all: $(LIB) $(SHARED) $(EXAMPLES) $(FIO) $(BENCH)
 
 # --- the library ----------------------------------------------------------------------------------------------------------
 # Tests see the private headers, examples and benchmarks do not.
@@ -135,6 +137,10 @@ $(O)/iomap-bench: $(BENCH_OBJ) $(LIB)
 $(EXAMPLES): %: %.o $(LIB)
 	$(call link)
 
+# A plugin for fio: the library inside, without jemalloc; the two undefined symbols are fio's.
+$(O)/examples/fio/libiomap-fio.so: $(O)/examples/fio/iomap-fio.o $(LIB)
+	$(CC) $(ALL_CFLAGS) -shared -o $@ -Wl,--exclude-libs,ALL,-z,now,-z,relro,-z,nodelete $(LDFLAGS) $^ $(LIBS)
+
 $(PROGRAMS): %: %.o $(TESTLIB_OBJ) $(LIB_TEST)
 	$(call link,$(CHECK_LIBS))
 
@@ -171,6 +177,7 @@ mutants:
 
 ifeq ($(BUILD),sim)
 SHARED :=
+FIO :=
 UNIT :=
 EXAMPLES :=
 PROGRAMS :=
@@ -188,12 +195,12 @@ RUN_PROGRAMS := $(if $(filter tsan,$(BUILD)),$(filter-out $(O)/tests/model/%,$(P
 # What measures rates runs alone, after the rest.
 RUN_ALONE := $(filter $(ALONE:%=$(O)/tests/%),$(RUN_PROGRAMS))
 RUN_SCRIPTS := $(if $(filter tsan sim,$(BUILD)),,tests/examples.sh) $(if $(filter sim,$(BUILD)),tests/sim.sh) $(if $(SHARED),tests/headers.sh tests/symbols.sh tests/plugin.sh tests/bench.sh) \
-	$(if $(filter release,$(BUILD)),tests/installcheck.sh)
+	$(if $(FIO),tests/fio.sh) $(if $(filter release,$(BUILD)),tests/installcheck.sh)
 
 check check-long: deps
 	+@$(MAKE) --no-print-directory run-check LONG=$(if $(filter check-long,$@),1)
 
-run-check: $(LIB) $(SHARED) $(UNIT) $(EXAMPLES) $(PROGRAMS) $(BENCH)
+run-check: $(LIB) $(SHARED) $(FIO) $(UNIT) $(EXAMPLES) $(PROGRAMS) $(BENCH)
 	@CLANG_SIM='$(wildcard $(O)-clang/iomap-sim)' BUILD='$(BUILD)' O='$(O)' LONG='$(LONG)' CC='$(CC)' CXX='$(CXX)' LINK='$(FLAGS_$(BUILD)) $(LIB) $(MALLOC) $(LIBS)' \
 		tests/run.sh $(if $(UNIT),$(suites:%=unit/%)) $(filter-out $(RUN_ALONE),$(RUN_PROGRAMS)) $(RUN_SCRIPTS) \
 		--alone $(RUN_ALONE)
@@ -207,6 +214,7 @@ bench: $(BENCH)
 
 deps:
 	@tools/deps.sh $(DEPS) $(if $(filter check check-long installcheck,$(MAKECMDGOALS)),$(DEPS_CHECK)) $(if $(filter tsan sim,$(BUILD)),$(DEPS_TSAN))
+	@$(if $(filter check check-long,$(MAKECMDGOALS)),$(if $(FIO),tools/deps.sh --optional $(DEPS_FIO)))
 
 # --- fuzzing --------------------------------------------------------------------------------------------------------------
 # tests/fuzz/TARGET.c becomes $(O)/tests/fuzz/TARGET: with BUILD=fuzz a fuzzer, else a program that replays corpus/TARGET.

@@ -24,10 +24,15 @@ none "needs more than liburcu, libaio and libc" "$(readelf -d "$O/libiomap.so" |
 	grep -vE '^(liburcu-(bp|common)|libaio|libc|libpthread|ld-linux-.*)\.so')"
 
 # The static library is one object, in which the same names are global and nothing else, common and weak symbols included;
-# jemalloc is asked for only where it is.
+# jemalloc is asked for only where it is. The plugin for fio shows what fio looks for.
 static=$(nm -g --defined-only "$O/libiomap.a" | awk 'NF == 3 {print $3}' | sort -u)
 none "in the static library, but not in the shared one, or the other way round" "$(diff <(grep '^iomap_' <<< "$shown") <(echo "$static"))"
 none "asked for by the static library, but not weakly" "$(nm -u "$O/libiomap.a" | grep -E '(mallocx|dallocx|mallctl)$' | grep -v ' w ')"
+plugin=$O/examples/fio/libiomap-fio.so
+none "shown by the plugin for fio" "$(nm -D --defined-only "$plugin" | awk '{print $3}' | grep -vx ioengine)"
+none "the plugin for fio needs" "$(readelf -d "$plugin" | sed -nE 's/.*NEEDED.*\[(.*)\]/\1/p' |
+	grep -vE '^(liburcu-(bp|common)|libaio|libc|libpthread|ld-linux-.*)\.so')"
+
 # Undefined symbols of each object but the platform's: no threads, clocks, sleeps, environment or I/O of its own, and no
 # abort, exit or printing.
 door='pthread_.*|thrd_.*|mtx_.*|cnd_.*|tss_.*|sem_.*|clock.*|gettimeofday|time|timespec_get|n?anosleep|u?sleep|poll|ppoll|select'
