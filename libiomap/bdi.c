@@ -102,6 +102,7 @@ void wb_account(struct wb *wb, const struct charge *c)
 	add_level(wb, WB_WRITEBACK, c->writeback);
 	add_level(wb, WB_PINNED, c->pinned);
 	add_level(wb, WB_FAILED, c->failed);
+	add_level(wb, WB_DONTCACHE, c->dontcache);
 	add_total(wb, WB_DIRTIED, c->dirtied);
 	add_total(wb, WB_REDIRTIED, c->redirtied);
 	add_total(wb, WB_SUBMITTED, c->submitted);

@@ -14,7 +14,7 @@
 #include "platform.h"
 #include "throttle-math.h"
 
-enum wb_level { WB_DIRTY, WB_WRITEBACK, WB_PINNED, WB_FAILED, WB_LEVELS };
+enum wb_level { WB_DIRTY, WB_WRITEBACK, WB_PINNED, WB_FAILED, WB_DONTCACHE, WB_LEVELS };
 enum wb_total {
 	WB_DIRTIED, WB_REDIRTIED, WB_SUBMITTED, WB_WRITTEN, WB_WRITE_FAILED, WB_CANCELLED,
 	WB_PIN_ACQUIRED, WB_PIN_RELEASED, WB_PIN_DROPPED, WB_TOTALS
@@ -53,6 +53,9 @@ struct wb {
 	bool running;                           /* the flusher is at work */
 	bool stop;
 	uint64_t requested_bytes;               /* somebody needs memory: write so much */
+	bool behind_wanted;                     /* a DONTCACHE write left something dirty: write all that such writes did */
+	uint64_t start_at_ns;                   /* when to look for that, and for ranges somebody wants started; 0: nothing to do */
+	unsigned start_tries;                   /* looks that moved nothing, one after the other */
 	uint64_t last_old_flush_ns;
 	uint64_t next_retry_ns;                 /* failed blocks of some inode are due; 0: none */
 	struct thread flusher;

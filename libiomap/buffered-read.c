@@ -17,6 +17,7 @@
 #include <errno.h>
 #include <string.h>
 #include "buffered-read.h"
+#include "dontcache.h"
 #include "fill.h"
 
 void iov_iter_init(struct iov_iter *it, const struct iovec *iov, int nr, size_t len)
@@ -47,7 +48,10 @@ void iov_iter_advance(struct iov_iter *it, size_t n)
 
 enum look { LOOK_MISS, LOOK_NOT_UPTODATE, LOOK_DISTURBED, LOOK_EOF };
 
-/* The lock-free attempt: bytes copied from @pos, at most to the end of its 64 KiB, or 0 and what stood in the way. */
+/*
+ * The lock-free attempt: bytes copied from @pos, at most to the end of its 64 KiB, or 0 and what stood in the way. @task NULL:
+ * reclaim is not to hear of it.
+ */
 static size_t copy_hit(struct mapping *m, const struct inode *inode, struct task *task, void *dst, size_t len, uint64_t pos,
 		       enum look *why, bool *marked, bool missed)
 {
@@ -104,9 +108,10 @@ static size_t copy_hit(struct mapping *m, const struct inode *inode, struct task
 	flags = folio_flags(f);
 	if (flags & FOLIO_UNUSED)
 		and_relaxed(&f->flags, ~(uint32_t)FOLIO_UNUSED);        /* its first use is what it was read for */
-	else if (!missed && task->last != f)
+	else if (task && !missed && task->last != f)
 		folio_mark_referenced(f);
-	task->last = f;
+	if (task)
+		task->last = f;
 	*marked = flags & FOLIO_READAHEAD;
 out:
 	rcu_exit();
@@ -114,7 +119,8 @@ out:
 }
 
 /* The folio lock keeps writers out; what is not uptodate is left to the caller. */
-static ssize_t copy_locked(struct mapping *m, const struct inode *inode, void *dst, size_t len, uint64_t pos, bool nowait)
+static ssize_t copy_locked(struct mapping *m, const struct inode *inode, void *dst, size_t len, uint64_t pos, bool nowait,
+			   bool quiet)
 {
 	struct iomap_folio *f;
 	uint64_t off, size;
@@ -140,7 +146,8 @@ static ssize_t copy_locked(struct mapping *m, const struct inode *inode, void *d
 		n = 0;
 	n = (size_t)min_u64(n, pos < size ? size - pos : 0);
 	folio_copy(dst, folio_addr(m->zone, f) + off, n);
-	folio_mark_referenced(f);
+	if (!quiet)
+		folio_mark_referenced(f);
 	folio_unlock(m->zone, f);
 	folio_put(m->zone, f);
 	return (ssize_t)n;
@@ -169,14 +176,14 @@ static int fill_wanted(struct inode *inode, uint64_t pos, size_t len)
 static uint64_t pages_of(uint64_t pos, uint64_t len) { return ((pos + len - 1) >> PAGE_SHIFT) - (pos >> PAGE_SHIFT) + 1; }
 
 /* No folio at @pos: get one, by readahead or, where that could not, by hand. invalidate_lock held shared. */
-static int fill_miss(struct iomap_file *file, uint64_t pos, size_t len)
+static int fill_miss(struct iomap_file *file, uint64_t pos, size_t len, bool dontcache)
 {
 	struct inode *inode = file->inode;
 	struct mapping *m = &inode->mapping;
 	struct iomap_folio *f;
 	int ret, error;
 
-	error = readahead_miss(inode, &file->ra, pos >> PAGE_SHIFT, pages_of(pos, len));
+	error = readahead_miss(inode, &file->ra, pos >> PAGE_SHIFT, pages_of(pos, len), dontcache);
 	f = mapping_get(m, pos >> PAGE_SHIFT);
 	if (f) {
 		unsigned blk;
@@ -192,7 +199,7 @@ static int fill_miss(struct iomap_file *file, uint64_t pos, size_t len)
 	}
 	if (error)
 		return error;
-	ret = mapping_create(m, pos >> PAGE_SHIFT, m->min_order, MAPPING_MAY_WAIT, &f);
+	ret = mapping_create(m, pos >> PAGE_SHIFT, m->min_order, MAPPING_MAY_WAIT | (dontcache ? MAPPING_DROPBEHIND : 0), &f);
 	if (ret == -EEXIST)
 		return 0;
 	if (ret)
@@ -202,7 +209,7 @@ static int fill_miss(struct iomap_file *file, uint64_t pos, size_t len)
 	return 0;       /* not uptodate yet: the next look reads it */
 }
 
-static void met_mark(struct iomap_file *file, uint64_t pos, size_t len)
+static void met_mark(struct iomap_file *file, uint64_t pos, size_t len, bool dontcache)
 {
 	struct inode *inode = file->inode;
 	struct iomap_folio *f;
@@ -211,17 +218,20 @@ static void met_mark(struct iomap_file *file, uint64_t pos, size_t len)
 		return;         /* being cut: readahead is only a hint */
 	f = mapping_get(&inode->mapping, pos >> PAGE_SHIFT);
 	if (f) {
-		readahead_hit_mark(inode, &file->ra, f, pages_of(pos, len));
+		readahead_hit_mark(inode, &file->ra, f, pages_of(pos, len), dontcache);
 		folio_put(inode->mapping.zone, f);
 	}
 	rwsem_unlock_shared(&inode->mapping.invalidate_lock);
 }
 
-ssize_t buffered_read(struct iomap_file *file, struct iov_iter *to, uint64_t pos, bool nowait)
+ssize_t buffered_read(struct iomap_file *file, struct iov_iter *to, uint64_t pos, int flags)
 {
 	struct inode *inode = file->inode;
 	struct mapping *m = &inode->mapping;
 	struct task *task = cache_task(file->cache);
+	bool nowait = flags & IOMAP_RWF_NOWAIT, dontcache = flags & IOMAP_RWF_DONTCACHE;
+	bool quiet = dontcache || load_relaxed(&file->noreuse);
+	uint64_t began = pos, behind = pos;
 	size_t want = to->left;
 	unsigned disturbed = 0;
 	bool missed = false;
@@ -236,9 +246,9 @@ ssize_t buffered_read(struct iomap_file *file, struct iov_iter *to, uint64_t pos
 		size_t len, n;
 		void *dst = iov_iter_piece(to, to->left, &len);
 
-		n = copy_hit(m, inode, task, dst, len, pos, &why, &marked, missed);
+		n = copy_hit(m, inode, quiet ? NULL : task, dst, len, pos, &why, &marked, missed);
 		if (!n && why == LOOK_DISTURBED && ++disturbed > 2) {
-			ret = copy_locked(m, inode, dst, len, pos, nowait);
+			ret = copy_locked(m, inode, dst, len, pos, nowait, quiet);
 			if (ret < 0)
 				break;
 			n = (size_t)ret;
@@ -248,11 +258,13 @@ ssize_t buffered_read(struct iomap_file *file, struct iov_iter *to, uint64_t pos
 			if (!missed)
 				task_count(task, TASK_HITS, 1);
 			if (marked)
-				met_mark(file, pos, to->left);
+				met_mark(file, pos, to->left, dontcache);
 			iov_iter_advance(to, n);
 			pos += n;
 			disturbed = 0;
 			missed = false;
+			if (dontcache)
+				behind = dontcache_read_on(inode, behind, pos);
 			/* It ended inside a block, so at the end of the file: what comes there now is of a later write. */
 			if (n < len && pos % ifs_block_bytes(&m->geom))
 				break;
@@ -272,10 +284,12 @@ ssize_t buffered_read(struct iomap_file *file, struct iov_iter *to, uint64_t pos
 		missed = true;
 		len = (size_t)min_u64(to->left, size - pos);
 		rwsem_lock_shared(&m->invalidate_lock);
-		ret = why == LOOK_MISS ? fill_miss(file, pos, len) : fill_wanted(inode, pos, len);
+		ret = why == LOOK_MISS ? fill_miss(file, pos, len, dontcache) : fill_wanted(inode, pos, len);
 		rwsem_unlock_shared(&m->invalidate_lock);
 		if (ret)
 			break;
 	}
+	if (dontcache)
+		dontcache_read_done(file, began, behind, pos, to->left);
 	return want > to->left ? (ssize_t)(want - to->left) : ret;
 }

@@ -19,6 +19,7 @@
 #include "flusher.h"
 #include "iter.h"
 #include "mutant.h"
+#include "reclaim.h"
 #include "space.h"
 #include "throttle.h"
 #include "truncate.h"
@@ -41,9 +42,14 @@ static bool no_stable_io(void *arg)
 	return !folio_is_writeback(w->f) || !folio_has_stable_io(w->f);
 }
 
-/* The locked folio that holds or will hold @pos: an old one, or a new one large enough for @len. */
-static int get_folio(struct inode *inode, uint64_t pos, uint64_t len, bool nowait, struct iomap_folio **out)
+/*
+ * The locked folio that holds or will hold @pos: an old one, or a new one large enough for @len. @flags: IOMAP_NOWAIT;
+ * IOMAP_DONTCACHE: a new one is to go when it is clean, an old one stays what it is. Without it an old one is wanted from now on.
+ */
+static int get_folio(struct inode *inode, uint64_t pos, uint64_t len, unsigned flags, struct iomap_folio **out)
 {
+	bool nowait = flags & IOMAP_NOWAIT, dontcache = flags & IOMAP_DONTCACHE;
+	unsigned how = MAPPING_WRITE | (nowait ? 0 : MAPPING_MAY_WAIT) | (dontcache ? MAPPING_DROPBEHIND : 0);
 	struct mapping *m = &inode->mapping;
 	unsigned order = len > PAGE_BYTES ? log2_floor(len) - PAGE_SHIFT : 0;
 	int ret;
@@ -57,10 +63,15 @@ static int get_folio(struct inode *inode, uint64_t pos, uint64_t len, bool nowai
 			*out = mapping_get_locked(m, pos >> PAGE_SHIFT);
 		}
 		if (*out) {
-			folio_mark_referenced(*out);
+			if (!dontcache) {
+				mapping_keep(m, *out);
+				folio_mark_referenced(*out);
+			} else if (MUTANT(M_OLD_MADE_BEHIND) && !folio_is_dirty(*out)) {
+				folio_flags_set(*out, FOLIO_DROPBEHIND);
+			}
 			return 0;
 		}
-		ret = mapping_create(m, pos >> PAGE_SHIFT, order, MAPPING_WRITE | (nowait ? 0 : MAPPING_MAY_WAIT), out);
+		ret = mapping_create(m, pos >> PAGE_SHIFT, order, how, out);
 		if (ret == -ENOMEM && nowait)
 			ret = -EAGAIN;
 	} while (ret == -EEXIST);
@@ -125,11 +136,12 @@ static void write_inline(const struct iter *it, const struct iomap_folio *f, uin
  * One folio's part of a step, where the mapping in hand says: bytes copied, 0 if that is stale, or -errno. rwsem held; exclusive
  * where the size is passed.
  */
-static ssize_t write_folio(struct iter *it, struct iov_iter *from, bool nowait)
+static ssize_t write_folio(struct iter *it, struct iov_iter *from)
 {
 	struct inode *inode = it->inode;
 	struct mapping *m = &inode->mapping;
 	uint64_t pos = it->pos, len = iter_length(it);
+	bool nowait = it->flags & IOMAP_NOWAIT;
 	unsigned first, last;
 	struct iomap_folio *f;
 	uint64_t off, done;
@@ -138,7 +150,7 @@ static ssize_t write_folio(struct iter *it, struct iov_iter *from, bool nowait)
 	for (;;) {
 		struct stable_wait w;
 
-		ret = get_folio(inode, pos, len, nowait, &f);
+		ret = get_folio(inode, pos, len, it->flags, &f);
 		if (ret)
 			return ret;
 		off = pos - folio_pos(f);
@@ -190,6 +202,8 @@ static ssize_t write_folio(struct iter *it, struct iov_iter *from, bool nowait)
 	}
 out:
 	folio_unlock(m->zone, f);
+	if (it->flags & IOMAP_DONTCACHE)
+		reclaim_drop_behind(m, f);      /* where nothing became dirty: after an error, or inline */
 	folio_put(m->zone, f);
 	return ret ? ret : (ssize_t)len;
 }
@@ -213,7 +227,9 @@ static int folio_to_zero(struct iter *it, struct iomap_folio **out)
 		if (reads_as_zeros(iter_source(it)))
 			f = mapping_get_locked(m, it->pos >> PAGE_SHIFT);
 		else
-			ret = get_folio(inode, it->pos, iter_length(it), false, &f);
+			ret = get_folio(inode, it->pos, iter_length(it), it->flags & IOMAP_DONTCACHE, &f);
+		if (f && !(it->flags & IOMAP_DONTCACHE))
+			mapping_keep(m, f);
 		*out = f;
 		if (ret || !f)
 			return ret;
@@ -273,12 +289,13 @@ static ssize_t zero_folio(struct iter *it)
 	return ret ? ret : (ssize_t)len;
 }
 
-int buffered_zero(struct inode *inode, uint64_t pos, uint64_t len)
+/* @flags: IOMAP_DONTCACHE */
+static int zero_range(struct inode *inode, uint64_t pos, uint64_t len, unsigned flags)
 {
 	struct iter it;
 	int ret;
 
-	iter_init(&it, inode, pos, len, IOMAP_ZERO);
+	iter_init(&it, inode, pos, len, IOMAP_ZERO | flags);
 	while ((ret = iter_next(&it)) > 0) {
 		while (it.left && iter_length(&it)) {
 			ssize_t n = zero_folio(&it);
@@ -293,35 +310,41 @@ int buffered_zero(struct inode *inode, uint64_t pos, uint64_t len)
 	return ret;
 }
 
+int buffered_zero(struct inode *inode, uint64_t pos, uint64_t len) { return zero_range(inode, pos, len, 0); }
+
 /*
  * The file grows past its last, partial block: the rest of that block must be zeros on the device as well. rwsem exclusive.
+ * @flags: IOMAP_DONTCACHE.
  */
-static int zero_old_end(struct inode *inode)
+static int zero_old_end(struct inode *inode, unsigned flags)
 {
 	uint64_t size = inode_size(inode), bs = ifs_block_bytes(&inode->mapping.geom);
 
-	return size & (bs - 1) ? buffered_zero(inode, size, bs - (size & (bs - 1))) : 0;
+	return size & (bs - 1) ? zero_range(inode, size, bs - (size & (bs - 1)), flags) : 0;
 }
 
 /* --- writing ------------------------------------------------------------------------------------------------ */
 
 /* One step under the rwsem: bytes written, or -errno if none. */
-static ssize_t write_step(struct inode *inode, struct iov_iter *from, uint64_t pos, uint64_t len, bool nowait)
+static ssize_t write_step(struct inode *inode, struct iov_iter *from, uint64_t pos, uint64_t len, int flags)
 {
+	bool nowait = flags & IOMAP_RWF_NOWAIT;
+	unsigned dontcache = flags & IOMAP_RWF_DONTCACHE ? IOMAP_DONTCACHE : 0;
 	struct iter it;
 	int ret;
 
 	if (pos > inode_size(inode)) {
-		ret = nowait && inode_size(inode) % ifs_block_bytes(&inode->mapping.geom) ? -EAGAIN : zero_old_end(inode);
+		ret = nowait && inode_size(inode) % ifs_block_bytes(&inode->mapping.geom) ? -EAGAIN :
+		      zero_old_end(inode, dontcache);
 		if (ret)
 			return ret;
 	}
-	iter_init(&it, inode, pos, len, IOMAP_WRITE | (nowait ? IOMAP_NOWAIT : 0));
+	iter_init(&it, inode, pos, len, IOMAP_WRITE | (nowait ? IOMAP_NOWAIT : 0) | dontcache);
 	while ((ret = iter_next(&it)) > 0) {
 		if (MUTANT(M_SIZE_BEFORE_DATA) && it.pos + iter_length(&it) > inode_size(inode))
 			inode_set_size(inode, it.pos + iter_length(&it));
 		while (it.left && iter_length(&it)) {
-			ssize_t n = write_folio(&it, from, nowait);
+			ssize_t n = write_folio(&it, from);
 
 			if (n <= 0) {
 				it.status = (int)n;
@@ -351,8 +374,9 @@ static int lock_step(struct inode *inode, uint64_t *pos, uint64_t len, bool appe
 	}
 }
 
-ssize_t buffered_write(struct iomap_file *file, struct iov_iter *from, uint64_t pos, bool append, bool nowait, uint64_t *end)
+ssize_t buffered_write(struct iomap_file *file, struct iov_iter *from, uint64_t pos, int flags, uint64_t *end)
 {
+	bool append = flags & IOMAP_RWF_APPEND, nowait = flags & IOMAP_RWF_NOWAIT;
 	struct inode *inode = file->inode;
 	struct task *task = cache_task(file->cache);
 	size_t want = from->left;
@@ -376,7 +400,7 @@ ssize_t buffered_write(struct iomap_file *file, struct iov_iter *from, uint64_t 
 			ret = inode->fixed_size ? -ENOSPC : -EFBIG;
 		} else {
 			len = min_u64(len, max - pos);
-			ret = write_step(inode, from, pos, len, nowait);
+			ret = write_step(inode, from, pos, len, flags);
 		}
 		if (ret > 0)
 			inode_touch(inode);
@@ -466,7 +490,7 @@ static int truncate_mapped(struct inode *inode, uint64_t size)
 	if (!inode->ops->set_size)
 		return -EOPNOTSUPP;
 	if (size > old) {
-		ret = zero_old_end(inode);
+		ret = zero_old_end(inode, 0);
 		if (!ret)
 			ret = inode->ops->set_size(inode->ops_priv, size);
 		if (!ret)
@@ -498,7 +522,7 @@ int buffered_truncate(struct inode *inode, uint64_t size)
 	} else if (inode->fixed_size && size != old) {
 		ret = -EINVAL;
 	} else if (size > old) {
-		ret = zero_old_end(inode);
+		ret = zero_old_end(inode, 0);
 		/*
 		 * What the device has not yet of the old size must be there before its size says so; where it cannot be written,
 		 * the size stays the cache's affair until it can.

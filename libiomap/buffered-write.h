@@ -8,9 +8,10 @@
 
 /*
  * Bytes written, fewer only before an error; -errno. Each step of at most 2 MiB pays the throttle first, with no lock held
- * but, in an APPEND, inode->append_lock (the caller's). @append: every step goes to the end of the file; *@end becomes the byte after the last.
+ * but, in an APPEND, inode->append_lock (the caller's). @flags: IOMAP_RWF_NOWAIT, _APPEND (every step goes to the end of the file),
+ * _DONTCACHE. *@end becomes the byte after the last.
  */
-ssize_t buffered_write(struct iomap_file *file, struct iov_iter *from, uint64_t pos, bool append, bool nowait, uint64_t *end);
+ssize_t buffered_write(struct iomap_file *file, struct iov_iter *from, uint64_t pos, int flags, uint64_t *end);
 /*
  * Makes [pos, pos + len) zeros in the cache, dirty where anything is stored or cached dirty there. Moves no size. rwsem
  * exclusive; no folio lock. 0 or -errno.

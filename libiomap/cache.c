@@ -150,7 +150,7 @@ static uint64_t default_u64(uint64_t v, uint64_t def) { return v ? v : def; }
 /* Everything checked once, before anything is made. Fills in defaults. */
 static int check_params(struct iomap_cache_params *p)
 {
-	if (p->inflight_bytes || p->pinned_bytes || p->pinned_background_bytes || p->write_policy || p->dontcache || p->strict_limit ||
+	if (p->inflight_bytes || p->pinned_bytes || p->pinned_background_bytes || p->write_policy || p->strict_limit ||
 	    p->stat_path)
 		return -EOPNOTSUPP;
 	p->memory_bytes = default_u64(p->memory_bytes, MEMORY_DEFAULT);
@@ -160,7 +160,7 @@ static int check_params(struct iomap_cache_params *p)
 	p->max_folio_bytes = default_u64(p->max_folio_bytes, PAGE_BYTES << MAX_ORDER);
 	if (!is_pow2(p->max_folio_bytes) || p->max_folio_bytes < PAGE_BYTES)
 		return -EINVAL;
-	if (p->accounting > IOMAP_ACCT_FOLIO || p->error_policy > IOMAP_ERROR_DROP)
+	if (p->accounting > IOMAP_ACCT_FOLIO || p->error_policy > IOMAP_ERROR_DROP || p->dontcache > IOMAP_DONTCACHE_RATELIMIT)
 		return -EINVAL;
 	if (p->allocator && (!p->allocator->alloc || !p->allocator->free))
 		return -EINVAL;
@@ -194,6 +194,7 @@ static void init_in_place(struct iomap_cache *cache, const struct iomap_cache_pa
 	cache->log_priv = p->log_priv;
 	store_relaxed(&cache->dirty_bytes, p->dirty_bytes);
 	store_relaxed(&cache->dirty_background_bytes, p->dirty_background_bytes);
+	store_relaxed(&cache->dontcache, p->dontcache);
 	store_relaxed(&cache->dirty_expire_ms, p->dirty_expire_ms);
 	store_relaxed(&cache->dirty_writeback_ms, p->dirty_writeback_ms);
 	store_relaxed(&cache->readahead_bytes, p->readahead_bytes == IOMAP_READAHEAD_OFF ? 0 : p->readahead_bytes);
@@ -536,11 +537,15 @@ int iomap_cache_set(struct iomap_cache *cache, enum iomap_tunable which, uint64_
 		while ((inode = inode_next(cache, inode)))
 			store_relaxed(&inode->mapping.max_order, load_relaxed(&cache->max_order));
 		break;
+	case IOMAP_TUNE_DONTCACHE:
+		if (value > IOMAP_DONTCACHE_RATELIMIT)
+			return -EINVAL;
+		store_relaxed(&cache->dontcache, (unsigned)value);
+		break;
 	case IOMAP_TUNE_INFLIGHT_BYTES:
 	case IOMAP_TUNE_PINNED_BYTES:
 	case IOMAP_TUNE_PINNED_BACKGROUND_BYTES:
 	case IOMAP_TUNE_WRITE_POLICY:
-	case IOMAP_TUNE_DONTCACHE:
 		ret = -EOPNOTSUPP;
 		break;
 	default:

@@ -36,12 +36,14 @@ struct task {
 struct folio_queue { uint32_t head, tail; uint64_t bytes; };    /* new at the head, eviction at the tail */
 struct reclaim {
 	struct mutex lock;                      /* LOCK_RECLAIM */
-	struct folio_queue small, main;
+	struct folio_queue behind, small, main;
 	_Atomic uint64_t evicted_bytes, refaults, wasted_bytes;
 	struct mutex thread_lock;               /* LOCK_LEAF: the background thread sleeps with it */
 	struct cond thread_cond;
 	struct list short_ioends;               /* writes that came back short: the thread gives them out again */
 	bool wanted, stop, has_thread;
+	bool behind_wanted;                     /* something is on the behind queue */
+	uint64_t behind_delay_ns;               /* until those that were busy are tried again */
 	struct thread thread;
 	uint64_t low_bytes, high_bytes;         /* free memory: start below low, stop at high */
 };
@@ -76,6 +78,7 @@ struct iomap_cache {
 	void *log_priv;
 	/* tunables */
 	_Atomic uint64_t dirty_bytes, dirty_background_bytes;
+	_Atomic unsigned dontcache;             /* enum iomap_dontcache */
 	_Atomic unsigned dirty_expire_ms, dirty_writeback_ms, readahead_bytes, max_order;
 	/* inode_lock: open inodes, backing devices */
 	struct mutex inode_lock;                /* LOCK_CACHE */

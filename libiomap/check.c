@@ -39,6 +39,8 @@ static int check_laws(struct iomap_cache *cache, const struct totals *t, const s
 		{ "D1 writeback bytes of all bitmaps", s->writeback, l[WB_WRITEBACK] },
 		{ "D1 pinned bytes of all folios", s->pinned, l[WB_PINNED] },
 		{ "failed bytes of all bitmaps", s->failed, l[WB_FAILED] },
+		{ "D1 dirty bytes of all DONTCACHE folios", s->dontcache, l[WB_DONTCACHE] },
+		{ "D1 DONTCACHE dirty bytes of all files", s->dontcache_files, l[WB_DONTCACHE] },
 		{ "D2 dirtied + redirtied = dirty + submitted + cancelled",
 		  (int64_t)(n[WB_DIRTIED] + n[WB_REDIRTIED]), l[WB_DIRTY] + (int64_t)(n[WB_SUBMITTED] + n[WB_CANCELLED]) },
 		{ "D3 submitted = writeback + written + failed",

@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include "buffered-read.h"
 #include "buffered-write.h"
+#include "dontcache.h"
 #include "file.h"
 #include "flusher.h"
 #include "mutant.h"
@@ -21,7 +22,8 @@
 #include "writeback.h"
 
 #define IOV_MOST 1024
-#define RWF_KNOWN (IOMAP_RWF_NOWAIT | IOMAP_RWF_DSYNC | IOMAP_RWF_SYNC | IOMAP_RWF_APPEND)
+#define RWF_KNOWN (IOMAP_RWF_NOWAIT | IOMAP_RWF_DSYNC | IOMAP_RWF_SYNC | IOMAP_RWF_APPEND | \
+		   IOMAP_RWF_DONTCACHE)
 
 static int usable(const struct iomap_file *file)
 {
@@ -81,7 +83,7 @@ ssize_t iomap_preadv2(struct iomap_file *file, const struct iovec *iov, int iovc
 	if (!len)
 		return 0;
 	iov_iter_init(&to, iov, iovcnt, (size_t)len);
-	return buffered_read(file, &to, (uint64_t)pos, flags & IOMAP_RWF_NOWAIT);
+	return buffered_read(file, &to, (uint64_t)pos, flags);
 }
 
 ssize_t iomap_pread(struct iomap_file *file, void *buf, size_t len, off_t pos)
@@ -123,7 +125,7 @@ ssize_t iomap_pwritev2(struct iomap_file *file, const struct iovec *iov, int iov
 		else if (!mutex_trylock(&inode->append_lock))
 			return -EAGAIN;
 	}
-	wrote = buffered_write(file, &from, (uint64_t)pos, append, nowait, &end);
+	wrote = buffered_write(file, &from, (uint64_t)pos, flags | (append ? IOMAP_RWF_APPEND : 0), &end);
 	if (append && !MUTANT(M_APPEND_NO_LOCK))
 		mutex_unlock(&inode->append_lock);
 	if (wrote <= 0)
@@ -138,6 +140,8 @@ ssize_t iomap_pwritev2(struct iomap_file *file, const struct iovec *iov, int iov
 		ret = file_write_error(file);
 		if (ret && inode->cache->error_policy == IOMAP_ERROR_DROP)
 			return ret;
+	} else if (flags & IOMAP_RWF_DONTCACHE) {
+		dontcache_wrote(inode, end - (uint64_t)wrote, end, nowait);
 	}
 	return wrote;
 }
@@ -302,8 +306,7 @@ static void dont_need(struct iomap_file *file, uint64_t pos, uint64_t end)
 	struct inode *inode = file->inode;
 	uint64_t size = inode_size(inode), first = div_round_up(pos, PAGE_BYTES), last;
 
-	if (mapping_is_marked(&inode->mapping, XA_MARK_DIRTY))
-		flusher_request(inode->wb, wb_level(inode->wb, WB_DIRTY));
+	flusher_write_range(inode, pos, min_u64(end, round_up(size, ifs_block_bytes(&inode->mapping.geom))));
 	/* Partial pages are kept, but for the file's last. */
 	last = end >= size ? UINT64_MAX >> PAGE_SHIFT : end / PAGE_BYTES - 1;
 	if ((end >= PAGE_BYTES || end >= size) && first <= last)
@@ -325,6 +328,8 @@ int iomap_fadvise(struct iomap_file *file, off_t pos, off_t len, int advice)
 	case POSIX_FADV_NORMAL:
 	case POSIX_FADV_SEQUENTIAL:
 	case POSIX_FADV_RANDOM:
+		if (advice == POSIX_FADV_NORMAL)
+			store_relaxed(&file->noreuse, false);
 		mutex_lock(&file->ra.lock);
 		file->ra.ra.random = advice == POSIX_FADV_RANDOM;
 		if (advice != POSIX_FADV_RANDOM)
@@ -338,6 +343,7 @@ int iomap_fadvise(struct iomap_file *file, off_t pos, off_t len, int advice)
 		dont_need(file, (uint64_t)pos, end);
 		return 0;
 	case POSIX_FADV_NOREUSE:
+		store_relaxed(&file->noreuse, true);
 		return 0;
 	}
 	return -EINVAL;

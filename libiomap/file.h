@@ -15,6 +15,8 @@ struct iomap_file {
 	struct iomap_cache *cache;
 	bool readable, writable, append, dsync, sync;
 	struct file_ra ra;
+	_Atomic bool noreuse;                   /* fadvise(NOREUSE): its reads tell reclaim nothing */
+	_Atomic uint64_t behind_pos;            /* where its last DONTCACHE read ended; UINT64_MAX: there was none */
 	/* error cursor */
 	struct mutex error_lock;                /* LOCK_LEAF */
 	uint32_t since;

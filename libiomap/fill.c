@@ -204,7 +204,7 @@ int fill_add(struct fill *fl, struct iomap_folio *f)
 		folio_zero(folio_addr(m->zone, f) + len, bytes - len);
 		mapping_set_uptodate(m, f, (unsigned)(len / bs), (unsigned)((bytes - len) / bs));
 	}
-	iter_init(&it, inode, pos, len, 0);
+	iter_init(&it, inode, pos, len, folio_flags(f) & FOLIO_DROPBEHIND ? IOMAP_DONTCACHE : 0);
 	while ((ret = iter_next(&it)) > 0) {
 		unsigned blk = (unsigned)((it.pos - pos) / bs), nr = blocks_of(&it, &m->geom);
 		struct fill_piece *piece;
@@ -298,7 +298,7 @@ static int read_run(struct inode *inode, struct iomap_folio *f, unsigned first, 
 	struct iter it;
 	int ret;
 
-	iter_init(&it, inode, pos + first * bs, run * bs, 0);
+	iter_init(&it, inode, pos + first * bs, run * bs, folio_flags(f) & FOLIO_DROPBEHIND ? IOMAP_DONTCACHE : 0);
 	while ((ret = iter_next(&it)) > 0) {
 		unsigned blk = (unsigned)((it.pos - pos) / bs), nr = blocks_of(&it, &m->geom);
 

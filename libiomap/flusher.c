@@ -7,9 +7,10 @@
  *      io        the batch being worked on, next at the tail
  *      more_io   had its chunk and has more; waits until the batch had its turn
  *
- * The flusher works for four reasons: more is dirty than the background limit; inodes are older than the expire time; somebody
- * needs memory; failed blocks are due for another try. Each inode gets one chunk (about half a second of device time) a round, so
- * a large file does not starve small ones. Helpers of the cache take inodes off the same batch.
+ * The flusher works for five reasons: more is dirty than the background limit; inodes are older than the expire time; somebody
+ * needs memory; failed blocks are due for another try; somebody wants a range, or what DONTCACHE writes left dirty, written now.
+ * Each inode gets one chunk (about half a second of device time) a round, so a large file does not starve small ones. Helpers of
+ * the cache take inodes off the same batch.
  *
  * Invariants: I_DIRTY <=> the inode is on one of the lists, or in the hands of whoever set I_SYNC; the lists hold one reference.
  *             Who clears I_DIRTY looks at the marks again afterwards, who sets a mark looks at I_DIRTY afterwards.
@@ -26,6 +27,8 @@
 
 #define RETRY_FIRST_NS NS_PER_S
 #define RETRY_MOST_NS  (60 * NS_PER_S)
+#define START_AGAIN_NS (10 * NS_PER_MS) /* what is to be started is busy: until the next look, doubled with each */
+#define START_TRIES 8
 
 /* --- lists ------------------------------------------------------------------------------------------------ */
 
@@ -77,6 +80,7 @@ static bool try_clean(struct inode *inode)
 	}
 	list_del(&inode->wb_node);
 	inode->retry_delay_ns = inode->retry_at_ns = 0;
+	inode->start_end = 0;
 	return true;
 }
 
@@ -129,6 +133,17 @@ static void redirty_tail(struct wb *wb, struct inode *inode)
 	list_move_head(&wb->dirty, &inode->wb_node);
 }
 
+/* list_lock held. Back to its place by age: only a part of it was looked at. */
+static void put_back(struct wb *wb, struct inode *inode)
+{
+	struct list *older = wb->dirty.prev;
+
+	while (older != &wb->dirty && list_entry(older, struct inode, wb_node)->dirtied_when_ns < inode->dirtied_when_ns)
+		older = older->prev;
+	list_del(&inode->wb_node);
+	list_add_head(older, &inode->wb_node);          /* behind it */
+}
+
 /* list_lock held. The next batch: what was parked, then what turned dirty no later than @cutoff_ns. */
 static void queue_io(struct wb *wb, uint64_t cutoff_ns)
 {
@@ -179,27 +194,51 @@ static void finish_closed(struct inode *inode)
 		sync_closed(inode);
 }
 
-/* Writes one chunk of an inode taken by take(): the bytes submitted. Puts it where it belongs. */
-static uint64_t write_one(struct wb *wb, struct inode *inode, uint64_t quota, uint64_t cutoff_ns)
+/* list_lock held: one range that holds both. */
+static void add_range(struct inode *inode, uint64_t start, uint64_t end)
 {
-	uint64_t wrote, now = plat_now_ns();
-	bool retry, closed, put;
+	inode->start_pos = inode->start_end ? min_u64(inode->start_pos, start) : start;
+	inode->start_end = max_u64(inode->start_end, end);
+}
+
+/*
+ * Writes one chunk of an inode taken by take(): the bytes submitted. Puts it where it belongs. A range that somebody wants started
+ * comes first; with @range_only nothing else does where there is one.
+ */
+static uint64_t write_one(struct wb *wb, struct inode *inode, uint64_t quota, uint64_t cutoff_ns, bool range_only)
+{
+	uint64_t wrote = 0, now = plat_now_ns(), start, end;
+	bool retry, closed, put, some, left;
 
 	closed = !load_relaxed(&inode->handles);
 	mutex_lock(&wb->list_lock);
 	retry = now >= inode->retry_at_ns;
+	start = inode->start_pos;
+	end = inode->start_end;
+	inode->start_end = 0;
 	mutex_unlock(&wb->list_lock);
+	some = !end || !range_only;
 	throttle_update_bandwidth(wb, !load_relaxed(&inode->nr_inflight));
-	wrote = writeback_some(inode, quota, retry);
+	if (end)
+		wrote = writeback_start(inode, start, end, quota, true);
+	if (some && wrote < quota)
+		wrote += writeback_some(inode, quota - wrote, retry);
 	if (closed && !load_relaxed(&inode->cache->abandoned))
 		finish_closed(inode);
 	throttle_update_bandwidth(wb, false);
+	left = end && mapping_marked_in(&inode->mapping, start, end, XA_MARK_DIRTY);
 
 	mutex_lock(&wb->list_lock);
 	and_relaxed(&inode->flags, ~(unsigned)I_SYNC);
+	if (inode->start_end && !wb->start_at_ns)
+		wb->start_at_ns = now;          /* asked for while we had it */
+	if (left)
+		add_range(inode, start, end);   /* more than a chunk, or busy */
 	put = try_clean(inode);
 	if (!put) {
-		if (mapping_is_marked(&inode->mapping, XA_MARK_DIRTY) && wrote >= quota && inode->dirtied_when_ns <= cutoff_ns)
+		if (!some)
+			put_back(wb, inode);
+		else if (mapping_is_marked(&inode->mapping, XA_MARK_DIRTY) && wrote >= quota && inode->dirtied_when_ns <= cutoff_ns)
 			list_add_head(&wb->more_io, &inode->wb_node);
 		else
 			redirty_tail(wb, inode);
@@ -286,7 +325,7 @@ static void work(struct wb *wb, enum reason reason, uint64_t bytes)
 				break;  /* nothing left at all */
 			continue;
 		}
-		wrote = write_one(wb, inode, min_u64(throttle_chunk(cache, wb), max_u64(bytes - done, PAGE_BYTES)), cutoff);
+		wrote = write_one(wb, inode, min_u64(throttle_chunk(cache, wb), max_u64(bytes - done, PAGE_BYTES)), cutoff, false);
 		done += wrote;
 		round_done += wrote;
 	}
@@ -322,7 +361,55 @@ static void retry_failed(struct wb *wb)
 	any = queue_retries(wb);
 	mutex_unlock(&wb->list_lock);
 	while (any && !load_relaxed(&cache->abandoned) && (inode = take(wb)))
-		write_one(wb, inode, UINT64_MAX, plat_now_ns());
+		write_one(wb, inode, UINT64_MAX, plat_now_ns(), false);
+}
+
+/* list_lock held: inodes with a range to be started, and (@behind) those with dirty data of DONTCACHE writes. */
+static bool queue_wanted(struct wb *wb, struct list *from, bool behind, bool move)
+{
+	bool any = false;
+
+	list_for_each_safe(it, from) {
+		struct inode *inode = list_entry(it, struct inode, wb_node);
+
+		if (!inode->start_end && !(behind && load_relaxed(&inode->mapping.dontcache_dirty) > 0))
+			continue;
+		any = true;
+		if (move)
+			list_move_tail(&wb->io, &inode->wb_node);
+	}
+	return any;
+}
+
+/*
+ * One round over what is wanted: a chunk of each inode. What is left gets its next round at once if something moved, else a little
+ * later (it is in flight, or locked), and after some tries it is left to the reasons that write everything.
+ */
+static void start_wanted(struct wb *wb, bool behind)
+{
+	struct iomap_cache *cache = wb->owner;
+	struct inode *inode;
+	uint64_t done = 0;
+	bool any;
+
+	mutex_lock(&wb->list_lock);
+	any = queue_wanted(wb, &wb->more_io, behind, true);
+	any |= queue_wanted(wb, &wb->dirty, behind, true);
+	any |= !list_empty(&wb->io);
+	mutex_unlock(&wb->list_lock);
+	while (any && !load_relaxed(&cache->abandoned) && (inode = take(wb)))
+		done += write_one(wb, inode, throttle_chunk(cache, wb), plat_now_ns(), true);
+	mutex_lock(&wb->list_lock);
+	behind &= wb_level(wb, WB_DONTCACHE) > 0;
+	any = behind || queue_wanted(wb, &wb->more_io, false, false) || queue_wanted(wb, &wb->dirty, false, false);
+	wb->start_tries = done ? 0 : wb->start_tries + 1;
+	if (any && wb->start_tries < START_TRIES) {
+		uint64_t at = plat_now_ns() + (done ? 0 : START_AGAIN_NS << wb->start_tries);
+
+		wb->behind_wanted |= behind;
+		wb->start_at_ns = wb->start_at_ns ? min_u64(wb->start_at_ns, at) : at;
+	}
+	mutex_unlock(&wb->list_lock);
 }
 
 static void flusher_main(void *arg)
@@ -337,14 +424,17 @@ static void flusher_main(void *arg)
 		bool dirty = !list_empty(&wb->dirty) || !list_empty(&wb->io) || !list_empty(&wb->more_io), old, background;
 		uint64_t now = plat_now_ns(), when = UINT64_MAX, bytes = wb->requested_bytes;
 		bool retry = wb->next_retry_ns && wb->next_retry_ns <= now;
+		bool start = wb->start_at_ns && wb->start_at_ns <= now, behind;
 
 		if (dirty && interval != IOMAP_NEVER)
 			when = wb->last_old_flush_ns + interval * NS_PER_MS;
 		old = now >= when;
 		background = wb->background_wanted;
-		if (!old && !background && !bytes && !retry) {
+		if (!old && !background && !bytes && !retry && !start) {
 			if (wb->next_retry_ns)
 				when = min_u64(when, wb->next_retry_ns);
+			if (wb->start_at_ns)
+				when = min_u64(when, wb->start_at_ns);
 			if (when == UINT64_MAX)
 				cond_wait(&wb->work_cond, &wb->list_lock);
 			else
@@ -354,16 +444,24 @@ static void flusher_main(void *arg)
 		wb->running = true;
 		wb->background_wanted = false;
 		wb->requested_bytes = 0;
+		behind = start && wb->behind_wanted;
+		if (start) {
+			wb->start_at_ns = 0;
+			wb->behind_wanted = false;
+		}
 		if (old)
 			wb->last_old_flush_ns = now;
 		mutex_unlock(&wb->list_lock);
 		if (bytes)
 			work(wb, REASON_REQUEST, bytes);
+		if (start)
+			start_wanted(wb, behind);
 		if (retry)
 			retry_failed(wb);
 		if (old)
 			work(wb, REASON_EXPIRED, UINT64_MAX);
-		work(wb, REASON_BACKGROUND, UINT64_MAX);
+		if (old || background || bytes || retry)        /* to start one file's range says nothing of the others */
+			work(wb, REASON_BACKGROUND, UINT64_MAX);
 		mutex_lock(&wb->list_lock);
 		wb->running = false;
 		if (!dirty)
@@ -436,6 +534,38 @@ void flusher_request(struct wb *wb, uint64_t bytes)
 	mutex_unlock(&wb->list_lock);
 }
 
+/* list_lock held. */
+static void start_now(struct wb *wb)
+{
+	uint64_t now = plat_now_ns();
+
+	wb->start_tries = 0;
+	if (!wb->start_at_ns || wb->start_at_ns > now) {
+		wb->start_at_ns = now;
+		cond_broadcast(&wb->work_cond);
+	}
+}
+
+void flusher_write_behind(struct wb *wb)
+{
+	mutex_lock(&wb->list_lock);
+	wb->behind_wanted = true;
+	start_now(wb);
+	mutex_unlock(&wb->list_lock);
+}
+
+void flusher_write_range(struct inode *inode, uint64_t start, uint64_t end)
+{
+	struct wb *wb = inode->wb;
+
+	if (!mapping_marked_in(&inode->mapping, start, end, XA_MARK_DIRTY))
+		return;
+	mutex_lock(&wb->list_lock);
+	add_range(inode, start, end);
+	start_now(wb);
+	mutex_unlock(&wb->list_lock);
+}
+
 void flusher_write_failed(struct inode *inode, int error)
 {
 	struct wb *wb = inode->wb;
@@ -474,7 +604,7 @@ static void helper_main(void *arg)
 		wb->assistants++;
 		mutex_unlock(&cache->helper_lock);
 		while (!load_relaxed(&cache->abandoned) && (inode = take(wb)))
-			write_one(wb, inode, throttle_chunk(cache, wb), plat_now_ns());
+			write_one(wb, inode, throttle_chunk(cache, wb), plat_now_ns(), false);
 		mutex_lock(&cache->helper_lock);
 		wb->assistants--;
 		cond_broadcast(&cache->helper_cond);

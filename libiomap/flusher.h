@@ -29,6 +29,10 @@ void flusher_wake(struct wb *wb);               /* look at the limits now */
 void flusher_wake_all(struct iomap_cache *cache);
 /* Write about so many bytes, oldest inodes first, whatever the limits say. */
 void flusher_request(struct wb *wb, uint64_t bytes);
+/* Write what DONTCACHE writes have left dirty on this device, now. */
+void flusher_write_behind(struct wb *wb);
+/* Start writing what is dirty in [start, end) (rounded up to what else was asked for): now, by the flusher. Never waits for I/O. */
+void flusher_write_range(struct inode *inode, uint64_t start, uint64_t end);
 /* From a completion: when to try again. */
 void flusher_write_failed(struct inode *inode, int error);
 

@@ -66,7 +66,7 @@ void folio_put(struct zone *z, struct iomap_folio *f)
 	if (refs != 1)
 		return;
 	IOMAP_BUG_ON(folio_mapping(f));
-	IOMAP_BUG_ON(folio_flags(f) & (FOLIO_DIRTY | FOLIO_WRITEBACK | FOLIO_SMALL | FOLIO_MAIN | FOLIO_STATE_LOCK));
+	IOMAP_BUG_ON(folio_flags(f) & (FOLIO_DIRTY | FOLIO_WRITEBACK | FOLIO_SMALL | FOLIO_MAIN | FOLIO_BEHIND | FOLIO_STATE_LOCK));
 	arena_free(&z->arena, f, folio_order(f));
 }
 
@@ -273,7 +273,7 @@ void folio_describe(const struct iomap_folio *f, char *buf, size_t len)
 		{ FOLIO_LOCKED, "locked" }, { FOLIO_WAITERS, "waiters" }, { FOLIO_UPTODATE, "uptodate" },
 		{ FOLIO_DIRTY, "dirty" }, { FOLIO_WRITEBACK, "writeback" }, { FOLIO_FAILED, "failed" },
 		{ FOLIO_REFERENCED, "referenced" }, { FOLIO_READAHEAD, "readahead" }, { FOLIO_SMALL, "small" },
-		{ FOLIO_MAIN, "main" }, { FOLIO_UNUSED, "unused" },
+		{ FOLIO_MAIN, "main" }, { FOLIO_UNUSED, "unused" }, { FOLIO_DROPBEHIND, "dropbehind" }, { FOLIO_BEHIND, "behind" },
 	};
 	int n = snprintf(buf, len, "folio index %llu order %u refs %u identity %u", (unsigned long long)folio_index(f),
 			 folio_order(f), load_relaxed(&f->refs), load_relaxed(&f->identity));

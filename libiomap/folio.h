@@ -34,6 +34,9 @@ enum {
 	FOLIO_SMALL      = 1U << 9,     /* on the small reclaim queue; the queue's lock */
 	FOLIO_MAIN       = 1U << 10,    /* on the main reclaim queue; the queue's lock */
 	FOLIO_UNUSED     = 1U << 11,    /* brought in by readahead and not read yet; cleared by the first reader */
+	FOLIO_DROPBEHIND = 1U << 12,    /* made by a DONTCACHE operation, wanted by nobody else: goes once it is clean. Set by its
+					   maker; cleared, under the state lock, by the first ordinary lookup for writing */
+	FOLIO_BEHIND     = 1U << 13,    /* on the reclaim queue of what is to be dropped; the queue's lock */
 };
 
 /* The memory of one cache: frames, metadata, and where threads sleep for a folio. */
@@ -55,6 +58,11 @@ static inline uint32_t folio_flags(const struct iomap_folio *f) { return load_re
 static inline bool folio_is_uptodate(const struct iomap_folio *f) { return load_acquire(&f->flags) & FOLIO_UPTODATE; }
 static inline bool folio_is_dirty(const struct iomap_folio *f) { return folio_flags(f) & FOLIO_DIRTY; }
 static inline bool folio_is_writeback(const struct iomap_folio *f) { return load_acquire(&f->flags) & FOLIO_WRITEBACK; }
+/* Made by DONTCACHE and clean: it may go. Only a hint where the folio is not locked. */
+static inline bool folio_is_droppable(const struct iomap_folio *f)
+{
+	return (load_acquire(&f->flags) & (FOLIO_DROPBEHIND | FOLIO_DIRTY | FOLIO_WRITEBACK)) == FOLIO_DROPBEHIND;
+}
 static inline bool folio_is_locked(const struct iomap_folio *f) { return folio_flags(f) & FOLIO_LOCKED; }
 static inline char *folio_addr(const struct zone *z, const struct iomap_folio *f) { return frame_addr(&z->arena, f); }
 

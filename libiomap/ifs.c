@@ -258,6 +258,8 @@ static struct levels settle(struct iomap_folio *f, const struct ifs_geometry *g,
 	ifs_update_flags(f, g);
 	now = levels(f, g, first, end);
 	c->dirty += ((int64_t)now.dirty - was.dirty) * gbytes;
+	if (folio_flags(f) & FOLIO_DROPBEHIND)
+		c->dontcache += ((int64_t)now.dirty - was.dirty) * gbytes;
 	c->writeback += ((int64_t)now.inflight - was.inflight) * gbytes;
 	c->failed += ((int64_t)now.failed - was.failed) * gbytes;
 	if (now.pinned && !was.pinned) {
@@ -432,6 +434,18 @@ void ifs_cancel(struct iomap_folio *f, const struct ifs_geometry *g, unsigned fi
 		c->pin_dropped += folio_bytes(f);
 }
 
+void ifs_keep(struct iomap_folio *f, const struct ifs_geometry *g, struct charge *c)
+{
+	struct levels l = levels(f, g, 0, ifs_blocks(f, g));
+
+	lockdep_assert_held(&f->small);
+	if (!(folio_flags(f) & FOLIO_DROPBEHIND))
+		return;
+	if (!MUTANT(M_FLIP_NOT_CHARGED))
+		c->dontcache -= (int64_t)(l.dirty * granule_bytes(f, g));
+	folio_flags_clear(f, FOLIO_DROPBEHIND);
+}
+
 void ifs_forget_clean(struct iomap_folio *f, const struct ifs_geometry *g)
 {
 	unsigned at = 0, i;
@@ -451,6 +465,7 @@ void ifs_receipt(const struct iomap_folio *f, const struct ifs_geometry *g, stru
 	out->dirty = (int64_t)(l.dirty * granule_bytes(f, g));
 	out->writeback = (int64_t)(l.inflight * granule_bytes(f, g));
 	out->failed = (int64_t)(l.failed * granule_bytes(f, g));
+	out->dontcache = folio_flags(f) & FOLIO_DROPBEHIND ? out->dirty : 0;
 	out->pinned = l.dirty || l.inflight ? (int64_t)folio_bytes(f) : 0;
 }
 

@@ -32,6 +32,7 @@ struct ifs_geometry {
 /* What a change of bits does to the counters, in bytes. */
 struct charge {
 	int64_t dirty, writeback, pinned, failed;       /* levels */
+	int64_t dontcache;                              /* level: of dirty, what is in folios made by DONTCACHE */
 	uint64_t dirtied, redirtied, submitted, written, write_failed, cancelled;       /* totals */
 	uint64_t pin_acquired, pin_released, pin_dropped;
 };
@@ -89,6 +90,8 @@ void ifs_complete(struct iomap_folio *f, const struct ifs_geometry *g, unsigned 
 		  struct charge *c);
 /* Dirty blocks are given up without being written. */
 void ifs_cancel(struct iomap_folio *f, const struct ifs_geometry *g, unsigned first, unsigned nr, struct charge *c);
+/* The folio is wanted after all: FOLIO_DROPBEHIND goes, and so does what it has charged as DONTCACHE's. */
+void ifs_keep(struct iomap_folio *f, const struct ifs_geometry *g, struct charge *c);
 /* Uptodate stays set only where dirty is. */
 void ifs_forget_clean(struct iomap_folio *f, const struct ifs_geometry *g);
 /* What the folio charges now: the receipt. */

@@ -54,6 +54,7 @@ struct inode {
 	struct list wb_node;
 	uint64_t dirtied_when_ns;
 	uint64_t retry_at_ns, retry_delay_ns;   /* failed blocks: next try in the background */
+	uint64_t start_pos, start_end;          /* the flusher is to start writing this range; start_end 0: none */
 	/* flush: "a flush counts only for callers whose writes had completed before it started" */
 	struct mutex flush_lock;                /* LOCK_FLUSH */
 	_Atomic uint64_t flushes_started;

@@ -5,9 +5,10 @@
  * depth. A request of up to 64 KiB is copied when it is closed, which ends its blocks' need to stay unchanged; a larger one reads
  * folio memory, and each of its pieces counts in the folio's stable count until the end.
  *
- * Completion, in an order that others rely on: an engine's end_io() has run (endio.c); the range is noted as written but not flushed; each block leaves flight (as
- * failed: dirty again, or given up); the folio references go; the inode's count of blocks in flight drops, after which
- * the inode may be gone; last, the slot is free and the device's waiters are told.
+ * Completion, in an order that others rely on: an engine's end_io() has run (endio.c); the range is noted as written but not
+ * flushed; each block leaves flight (as failed: dirty again, or given up); a folio made by DONTCACHE that is clean now is left to
+ * the reclaim thread; the folio references go; the inode's count of blocks in flight drops, after which the inode may be gone; last,
+ * the slot is free and the device's waiters are told.
  *
  * Locking: none of its own; completions take list, tree, state, depth and leaf locks, allocate nothing, wait for nothing.
  * Kernel:  fs/iomap/ioend.c.
@@ -150,6 +151,7 @@ static void finish(struct ioend *io, int error)
 		if (MUTANT(M_MERGED_ERROR_DROPPED) && i)
 			error = 0;
 		mapping_complete(m, f, io->piece[i].first, io->piece[i].nr, error, keep);
+		reclaim_drop_behind_later(m, f);
 		folio_put(z, f);
 		blocks += io->piece[i].nr;
 	}

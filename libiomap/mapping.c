@@ -30,6 +30,7 @@ void mapping_init(struct mapping *m, struct zone *zone, struct wb *wb, const str
 	mutex_init(&m->tree_lock, LOCK_TREE);
 	xa_init(&m->tree, &zone->mem);
 	store_relaxed(&m->nr_pages, 0);
+	store_relaxed(&m->dontcache_dirty, 0);
 	rwsem_init(&m->invalidate_lock, LOCK_INVALIDATE);
 }
 
@@ -41,6 +42,14 @@ void mapping_fini(struct mapping *m)
 	xa_fini(&m->tree);
 	mutex_fini(&m->tree_lock);
 	rwsem_fini(&m->invalidate_lock);
+}
+
+/* State lock held. */
+static void account(struct mapping *m, const struct charge *c)
+{
+	wb_account(m->wb, c);
+	if (c->dontcache)
+		add_relaxed(&m->dontcache_dirty, c->dontcache);
 }
 
 /* --- lookup ----------------------------------------------------------------------------------------------- */
@@ -151,6 +160,16 @@ struct iomap_folio *mapping_next_marked(struct mapping *m, pgoff_t *index, pgoff
 struct iomap_folio *mapping_next(struct mapping *m, pgoff_t *index, pgoff_t last)
 {
 	return next(m, index, last, false, 0);
+}
+
+bool mapping_marked_in(struct mapping *m, uint64_t start, uint64_t end, enum xa_mark mark)
+{
+	pgoff_t at = start >> PAGE_SHIFT;
+	struct iomap_folio *f = end > start ? mapping_next_marked(m, &at, (end - 1) >> PAGE_SHIFT, mark) : NULL;
+
+	if (f)
+		folio_put(m->zone, f);
+	return f;
 }
 
 bool mapping_has(struct mapping *m, pgoff_t index)
@@ -286,6 +305,8 @@ int mapping_create(struct mapping *m, pgoff_t index, unsigned order, unsigned fl
 				return ret;
 			continue;
 		}
+		if (flags & MAPPING_DROPBEHIND)
+			folio_flags_set(f, FOLIO_DROPBEHIND);   /* before anybody else can see it */
 		ret = insert(m, f, index);
 		if (!ret)
 			break;
@@ -384,7 +405,7 @@ int mapping_halve(struct mapping *m, struct iomap_folio *f, struct iomap_folio *
 	right->next = right->prev = FRAME_NONE;
 	for (unsigned i = 0; i < IFS_MAPS; i++)
 		store_relaxed(&right->small[i], 0);
-	store_relaxed(&right->flags, FOLIO_LOCKED | (folio_flags(f) & FOLIO_REFERENCED));
+	store_relaxed(&right->flags, FOLIO_LOCKED | (folio_flags(f) & (FOLIO_REFERENCED | FOLIO_DROPBEHIND)));
 	store_release(&right->refs, 2);         /* the tree's and the caller's */
 	ifs_copy_bits(right, f, &m->geom, blocks);
 
@@ -401,12 +422,14 @@ int mapping_halve(struct mapping *m, struct iomap_folio *f, struct iomap_folio *
 	sum.dirty += left.dirty;
 	sum.pinned += left.pinned;
 	sum.failed += left.failed;
+	sum.dontcache += left.dontcache;
 	c.dirty = sum.dirty - before.dirty;     /* below zero where the granule was the folio */
 	c.cancelled = (uint64_t)(before.dirty - sum.dirty);
 	c.failed = sum.failed - before.failed;
+	c.dontcache = sum.dontcache - before.dontcache;
 	c.pinned = sum.pinned - before.pinned;
 	c.pin_dropped = (uint64_t)(before.pinned - sum.pinned);
-	wb_account(m->wb, &c);
+	account(m, &c);
 	folio_state_unlock(f);
 	mutex_unlock(&m->tree_lock);
 	folio_identity_end(right);
@@ -439,7 +462,7 @@ static uint32_t begin(struct mapping *m, struct iomap_folio *f)
 static void end(struct mapping *m, struct iomap_folio *f, uint32_t was, const struct charge *c)
 {
 	update_marks(m, f, was);
-	wb_account(m->wb, c);
+	account(m, c);
 	folio_state_unlock(f);
 	mutex_unlock(&m->tree_lock);
 }
@@ -452,7 +475,7 @@ uint64_t mapping_set_dirty(struct mapping *m, struct iomap_folio *f, unsigned fi
 	if (folio_is_dirty(f)) {        /* only who holds the folio lock clears it: no mark will move */
 		folio_state_lock(f);
 		ifs_set_dirty(f, &m->geom, first, nr, &c);
-		wb_account(m->wb, &c);
+		account(m, &c);
 		folio_state_unlock(f);
 	} else {
 		uint32_t was = begin(m, f);
@@ -461,6 +484,19 @@ uint64_t mapping_set_dirty(struct mapping *m, struct iomap_folio *f, unsigned fi
 		end(m, f, was, &c);
 	}
 	return c.dirtied;
+}
+
+void mapping_keep(struct mapping *m, struct iomap_folio *f)
+{
+	struct charge c = { 0 };
+
+	lockdep_assert_held(f);
+	if (!(folio_flags(f) & FOLIO_DROPBEHIND) || MUTANT(M_STILL_DROPPED))
+		return;
+	folio_state_lock(f);            /* no mark moves */
+	ifs_keep(f, &m->geom, &c);
+	account(m, &c);
+	folio_state_unlock(f);
 }
 
 void mapping_redirty(struct mapping *m, struct iomap_folio *f, unsigned first, unsigned nr)
@@ -529,6 +565,8 @@ void mapping_complete(struct mapping *m, struct iomap_folio *f, unsigned first, 
 	uint32_t was = begin(m, f);
 
 	ifs_complete(f, &m->geom, first, nr, error, keep, &c);
+	if (error && !keep)     /* the cache has the only copy of what was given up */
+		ifs_keep(f, &m->geom, &c);
 	if (MUTANT(M_COMPLETION_CLEANS) && !error)
 		ifs_cancel(f, &m->geom, first, nr, &c);
 	if (error) {
@@ -624,6 +662,7 @@ int mapping_check(struct mapping *m, struct mapping_sums *sums, char *why, size_
 		sums->writeback += c.writeback;
 		sums->pinned += c.pinned;
 		sums->failed += c.failed;
+		sums->dontcache += c.dontcache;
 		pages += folio_pages(f);
 		sums->folios[folio_order(f)]++;
 		at += folio_pages(f);
@@ -636,6 +675,7 @@ int mapping_check(struct mapping *m, struct mapping_sums *sums, char *why, size_
 		ret = -EUCLEAN;
 	}
 	sums->pages += pages;
+	sums->dontcache_files += load_relaxed(&m->dontcache_dirty);
 	mutex_unlock(&m->tree_lock);
 	return ret;
 }

@@ -40,6 +40,8 @@ struct mapping {
 	struct mutex tree_lock;                 /* LOCK_TREE */
 	struct xarray tree;
 	_Atomic uint64_t nr_pages;
+	/* state locks of its folios */
+	_Atomic int64_t dontcache_dirty;        /* of the backing device's WB_DONTCACHE, what is in this file */
 	/* nobody adds folios to a range being cut */
 	struct rwsem invalidate_lock;           /* LOCK_INVALIDATE */
 };
@@ -59,6 +61,8 @@ int mapping_get_trylocked(struct mapping *m, pgoff_t index, struct iomap_folio *
  */
 struct iomap_folio *mapping_next_marked(struct mapping *m, pgoff_t *index, pgoff_t last, enum xa_mark mark);
 struct iomap_folio *mapping_next(struct mapping *m, pgoff_t *index, pgoff_t last);
+/* Does some folio in [start, end) have the mark? No promise beyond the moment. */
+bool mapping_marked_in(struct mapping *m, uint64_t start, uint64_t end, enum xa_mark mark);
 /* Is page @index cached? No promise beyond the moment. */
 bool mapping_has(struct mapping *m, pgoff_t index);
 
@@ -66,6 +70,7 @@ enum {
 	MAPPING_MAY_WAIT = 1U << 0,     /* for memory: reclaim directly, wait for writeback */
 	MAPPING_EXACT = 1U << 1,        /* no smaller order for want of room or memory: -EEXIST, -ENOMEM */
 	MAPPING_WRITE = 1U << 2,        /* made by a write: its return is no refault */
+	MAPPING_DROPBEHIND = 1U << 3,   /* made by a DONTCACHE operation: FOLIO_DROPBEHIND */
 };
 /*
  * A new folio over page @index of at most order @order (smaller if misaligned, if a neighbour is in the way, or memory is
@@ -79,6 +84,9 @@ void mapping_remove(struct mapping *m, struct iomap_folio *f);
  * -ENOMEM, -EBUSY (in flight), -EINVAL (already min_order).
  */
 int  mapping_halve(struct mapping *m, struct iomap_folio *f, struct iomap_folio **right);
+
+/* Folio locked: somebody wants it who has not said DONTCACHE. It stays when it is clean. */
+void mapping_keep(struct mapping *m, struct iomap_folio *f);
 
 /* Folio locked; mapping_set_uptodate(): or owned by a read. */
 void mapping_set_uptodate(struct mapping *m, struct iomap_folio *f, unsigned first, unsigned nr);
@@ -112,7 +120,7 @@ static inline bool mapping_is_marked(const struct mapping *m, enum xa_mark mark)
 }
 static inline bool mapping_is_empty(const struct mapping *m) { return !load_relaxed(&m->nr_pages); }
 
-struct mapping_sums { int64_t dirty, writeback, pinned, failed; uint64_t pages, folios[MAX_ORDER + 1]; };
+struct mapping_sums { int64_t dirty, writeback, pinned, failed, dontcache, dontcache_files; uint64_t pages, folios[MAX_ORDER + 1]; };
 /* Recomputes everything from the bitmaps; adds to @sums. 0 or -EUCLEAN. Any context without locks. */
 int  mapping_check(struct mapping *m, struct mapping_sums *sums, char *why, size_t why_len);
 

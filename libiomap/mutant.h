@@ -65,6 +65,11 @@ enum mutant {
 	M_NEW_NOT_ZEROED       = 67,    /* the rest of a block allocated just now is read, not zeroed */
 	M_SOURCE_IGNORED       = 68,    /* a copy on write takes the other bytes from where it goes, not from where they are */
 	M_END_IO_LATE          = 69,    /* blocks leave flight before the engine's end_io() */
+	M_DROP_NO_RECHECK      = 55,    /* a folio that was clean when it was queued is dropped without another look */
+	M_STILL_DROPPED        = 56,    /* an ordinary write leaves a DONTCACHE folio droppable */
+	M_FLIP_NOT_CHARGED     = 57,    /* the DONTCACHE counter does not move when the flag goes */
+	M_BEHIND_FORGOTTEN     = 58,    /* a folio that is busy when it should be dropped is not looked at again */
+	M_OLD_MADE_BEHIND      = 59,    /* a DONTCACHE write makes a folio droppable that was cached before */
 };
 
 #endif

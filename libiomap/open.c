@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include "buffered-write.h"
+#include "dontcache.h"
 #include "endio.h"
 #include "file.h"
 #include "flusher.h"
@@ -289,6 +290,8 @@ static struct iomap_file *make_handle(struct inode *inode, int oflags)
 	file->append = oflags & O_APPEND;
 	file->dsync = oflags & O_DSYNC;
 	file->sync = (oflags & O_SYNC) == O_SYNC;
+	store_relaxed(&file->noreuse, false);
+	store_relaxed(&file->behind_pos, UINT64_MAX);
 	readahead_init(&file->ra, readahead_pages(cache));
 	mutex_init(&file->error_lock, LOCK_LEAF);
 	file->since = errseq_sample(&inode->wb_err);
@@ -387,6 +390,7 @@ int iomap_close(struct iomap_file *file)
 		return -EBADF;
 	}
 	inode = file->inode;
+	dontcache_close(file);
 	ret = file_write_error(file);
 	if (load_relaxed(&inode->handles) == 1) {
 		cancel_if_unlinked(inode);

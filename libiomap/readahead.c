@@ -49,10 +49,10 @@ static struct ra_env env_of(struct inode *inode)
 
 /*
  * Carries a plan out, of which the reader asked for @asked pages. The page @wanted (or none: UINT64_MAX) may wait
- * for memory.
+ * for memory. @dontcache: its folios are to be dropped behind the reader.
  */
 static void populate(struct inode *inode, struct ra_plan *plan, const struct ra_env *env, pgoff_t wanted, uint64_t asked,
-		     struct io_wait *wait)
+		     bool dontcache, struct io_wait *wait)
 {
 	struct mapping *m = &inode->mapping;
 	struct ra_folio next;
@@ -64,7 +64,8 @@ static void populate(struct inode *inode, struct ra_plan *plan, const struct ra_
 		struct iomap_folio *f;
 		bool wants = wanted >= next.index && wanted - next.index < UINT64_C(1) << next.order;
 		/* Nothing is locked yet while the first folio is made: only then may we wait. */
-		unsigned flags = MAPPING_EXACT | (wants && !fl.bytes ? MAPPING_MAY_WAIT : 0);
+		unsigned flags = MAPPING_EXACT | (wants && !fl.bytes ? MAPPING_MAY_WAIT : 0) |
+				 (dontcache ? MAPPING_DROPBEHIND : 0);
 		int ret = mapping_create(m, next.index, next.order, flags, &f);
 
 		if (ret) {
@@ -87,7 +88,7 @@ static void populate(struct inode *inode, struct ra_plan *plan, const struct ra_
 	add_relaxed(&inode->cache->readahead_bytes_read, ahead);
 }
 
-int readahead_miss(struct inode *inode, struct file_ra *fra, pgoff_t index, uint64_t req_pages)
+int readahead_miss(struct inode *inode, struct file_ra *fra, pgoff_t index, uint64_t req_pages, bool dontcache)
 {
 	struct ra_env env = env_of(inode);
 	struct ra_plan plan;
@@ -101,17 +102,17 @@ int readahead_miss(struct inode *inode, struct file_ra *fra, pgoff_t index, uint
 	mutex_unlock(&fra->lock);
 	exact = plan.end <= round_up(index + req_pages, UINT64_C(1) << env.min_order);
 	if (!exact) {
-		populate(inode, &plan, &env, index, req_pages, NULL);
+		populate(inode, &plan, &env, index, req_pages, dontcache, NULL);
 		return 0;
 	}
 	io_wait_init(&wait);
-	populate(inode, &plan, &env, index, req_pages, &wait);
+	populate(inode, &plan, &env, index, req_pages, dontcache, &wait);
 	ret = io_wait_for_all(&wait);
 	io_wait_fini(&wait);
 	return ret;
 }
 
-void readahead_hit_mark(struct inode *inode, struct file_ra *fra, struct iomap_folio *f, uint64_t req_pages)
+void readahead_hit_mark(struct inode *inode, struct file_ra *fra, struct iomap_folio *f, uint64_t req_pages, bool dontcache)
 {
 	struct ra_env env = env_of(inode);
 	struct ra_plan plan;
@@ -127,7 +128,7 @@ void readahead_hit_mark(struct inode *inode, struct file_ra *fra, struct iomap_f
 	go = ra_async(&fra->ra, index, folio_pages(f), req_pages, &env, &plan);
 	mutex_unlock(&fra->lock);
 	if (go)
-		populate(inode, &plan, &env, UINT64_MAX, 0, NULL);
+		populate(inode, &plan, &env, UINT64_MAX, 0, dontcache, NULL);
 }
 
 void readahead_force(struct inode *inode, struct file_ra *fra, pgoff_t index, uint64_t nr_pages)
@@ -147,5 +148,5 @@ void readahead_force(struct inode *inode, struct file_ra *fra, pgoff_t index, ui
 		.index = index, .end = min_u64(index + nr_pages, round_up(env.file_pages, UINT64_C(1) << env.min_order)),
 		.mark = UINT64_MAX, .order = env.min_order, .plain = true,
 	};
-	populate(inode, &plan, &env, UINT64_MAX, 0, NULL);
+	populate(inode, &plan, &env, UINT64_MAX, 0, false, NULL);
 }

@@ -16,11 +16,12 @@ void readahead_init(struct file_ra *fra, uint32_t pages);
 void readahead_fini(struct file_ra *fra);
 /*
  * Page @index is not cached; the reader wants @req_pages from there. Starts reading; where no more than
- * what was asked for is read, waits for it and returns its error. invalidate_lock held shared.
+ * what was asked for is read, waits for it and returns its error. @dontcache: new folios are to be dropped behind the reader.
+ * invalidate_lock held shared.
  */
-int  readahead_miss(struct inode *inode, struct file_ra *fra, pgoff_t index, uint64_t req_pages);
+int  readahead_miss(struct inode *inode, struct file_ra *fra, pgoff_t index, uint64_t req_pages, bool dontcache);
 /* The reader met FOLIO_READAHEAD on @f (referenced). invalidate_lock held shared. */
-void readahead_hit_mark(struct inode *inode, struct file_ra *fra, struct iomap_folio *f, uint64_t req_pages);
+void readahead_hit_mark(struct inode *inode, struct file_ra *fra, struct iomap_folio *f, uint64_t req_pages, bool dontcache);
 /* fadvise(WILLNEED): these pages, at most one window of them. invalidate_lock held shared. */
 void readahead_force(struct inode *inode, struct file_ra *fra, pgoff_t index, uint64_t nr_pages);
 

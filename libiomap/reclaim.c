@@ -9,6 +9,10 @@
  *              evicted, remembered             evicted
  *              by fingerprint
  *
+ * A third queue, behind, holds what a DONTCACHE operation made and is done with, where it could not be dropped at once: because
+ * somebody else had it locked or referenced, or because only a completion knew. The thread drops it as soon as it can; who is short
+ * of memory takes from there first. What goes this way leaves no fingerprint.
+ *
  * A folio whose fingerprint is remembered goes straight to main. The small queue is held at about a tenth of what is cached, so
  * one scan washes out only that. Nobody moves anything on a hit.
  *
@@ -17,7 +21,8 @@
  * those in flight are passed over; where a caller who may wait finds nothing clean, the oldest dirty data is written and it waits
  * for a completion. -ENOMEM only when nothing is clean and nothing moves.
  *
- * Invariants: a cached folio is on exactly one queue; only a folio that is clean, idle, unlocked and otherwise unreferenced goes.
+ * Invariants: a cached folio is on exactly one queue (behind: only one made by DONTCACHE); only a folio that is clean, idle,
+ *             unlocked and otherwise unreferenced goes.
  * Locking:    the queues' lock; folio locks are only tried.
  * Kernel:     mm/vmscan.c, mm/workingset.c. Differs: S3-FIFO's queues instead of two LRU lists.
  */
@@ -26,12 +31,17 @@
 #include "flusher.h"
 #include "inode.h"
 #include "ioend.h"
+#include "mutant.h"
 #include "reclaim.h"
 
 #define SCAN_BATCH 32
+#define BEHIND_FIRST_NS NS_PER_MS       /* a folio to be dropped was busy: first look, and the longest wait for another */
+#define BEHIND_MOST_NS (64 * NS_PER_MS)
 #define OFFER_AGAIN_NS (2 * NS_PER_MS)  /* a device's queue was full */
 #define WAIT_ROUND_NS (100 * NS_PER_MS)
 #define WAIT_MOST_NS (4 * NS_PER_S)     /* without any progress: give up */
+
+#define FOLIO_QUEUED ((uint32_t)(FOLIO_BEHIND | FOLIO_SMALL | FOLIO_MAIN))
 
 static struct iomap_cache *cache_of(struct mapping *m) { return m->owner; }
 static struct iomap_folio *frame(struct iomap_cache *cache, uint32_t n) { return &cache->zone.arena.frames[n]; }
@@ -55,7 +65,9 @@ static void push(struct iomap_cache *cache, struct folio_queue *q, struct iomap_
 
 static void pull(struct iomap_cache *cache, struct iomap_folio *f)
 {
-	struct folio_queue *q = folio_flags(f) & FOLIO_SMALL ? &cache->reclaim.small : &cache->reclaim.main;
+	struct reclaim *r = &cache->reclaim;
+	uint32_t flags = folio_flags(f);
+	struct folio_queue *q = flags & FOLIO_BEHIND ? &r->behind : flags & FOLIO_SMALL ? &r->small : &r->main;
 
 	if (f->prev != FRAME_NONE)
 		frame(cache, f->prev)->next = f->next;
@@ -67,7 +79,7 @@ static void pull(struct iomap_cache *cache, struct iomap_folio *f)
 		q->tail = f->prev;
 	f->next = f->prev = FRAME_NONE;
 	q->bytes -= folio_bytes(f);
-	folio_flags_clear(f, FOLIO_SMALL | FOLIO_MAIN);
+	folio_flags_clear(f, FOLIO_QUEUED);
 }
 
 static void added(struct mapping *m, struct iomap_folio *f, bool read)
@@ -90,7 +102,7 @@ static void removed(struct mapping *m, struct iomap_folio *f, bool gone)
 	struct iomap_cache *cache = cache_of(m);
 
 	mutex_lock(&cache->reclaim.lock);
-	if (folio_flags(f) & (FOLIO_SMALL | FOLIO_MAIN))
+	if (folio_flags(f) & FOLIO_QUEUED)
 		pull(cache, f);
 	mutex_unlock(&cache->reclaim.lock);
 	if (gone && (folio_flags(f) & FOLIO_UNUSED))
@@ -106,7 +118,6 @@ static void removed(struct mapping *m, struct iomap_folio *f, bool gone)
 static struct iomap_folio *examine(struct iomap_cache *cache, struct folio_queue *q)
 {
 	struct iomap_folio *f = frame(cache, q->tail);
-	bool small = q == &cache->reclaim.small;
 	uint32_t flags = folio_flags(f);
 
 	if (flags & FOLIO_REFERENCED) {
@@ -122,7 +133,12 @@ static struct iomap_folio *examine(struct iomap_cache *cache, struct folio_queue
 		sub_acq_rel(&f->refs, 1);
 	}
 	pull(cache, f);
-	push(cache, small ? &cache->reclaim.small : &cache->reclaim.main, f, small ? FOLIO_SMALL : FOLIO_MAIN);
+	if (flags & FOLIO_MAIN)
+		push(cache, &cache->reclaim.main, f, FOLIO_MAIN);
+	else if ((flags & FOLIO_BEHIND) && folio_is_droppable(f))
+		push(cache, &cache->reclaim.behind, f, FOLIO_BEHIND);
+	else
+		push(cache, &cache->reclaim.small, f, FOLIO_SMALL);
 	return NULL;
 }
 
@@ -133,7 +149,7 @@ static bool evict(struct iomap_cache *cache, struct iomap_folio *f)
 	bool go = m && idle && load_relaxed(&f->refs) == 2;
 
 	if (go) {
-		if (folio_flags(f) & FOLIO_SMALL)
+		if ((folio_flags(f) & (FOLIO_SMALL | FOLIO_DROPBEHIND)) == FOLIO_SMALL)
 			ghost_insert(&cache->ghost, m->file_id, folio_index(f));
 		add_relaxed(&cache->reclaim.evicted_bytes, folio_bytes(f));
 		mapping_remove(m, f);
@@ -144,13 +160,15 @@ static bool evict(struct iomap_cache *cache, struct iomap_folio *f)
 }
 
 /* How far one call may look into each queue: twice through, once to take referenced bits away and once more. */
-struct budget { uint64_t small, main; };
+struct budget { uint64_t behind, small, main; };
 
 /* The queue to look at next, or NULL when both have been looked through. Queue lock held. */
 static struct folio_queue *pick(struct reclaim *r, const struct budget *b)
 {
 	bool small = r->small.bytes && b->small, main = r->main.bytes && b->main;
 
+	if (r->behind.bytes && b->behind)
+		return &r->behind;
 	if (small && (!main || r->small.bytes * 10 > r->small.bytes + r->main.bytes))
 		return &r->small;
 	return main ? &r->main : NULL;
@@ -168,7 +186,7 @@ static struct iomap_folio *next_victim(struct iomap_cache *cache, struct budget 
 	mutex_lock(&r->lock);
 	for (unsigned i = 0; i < SCAN_BATCH && !victim; i++) {
 		struct folio_queue *q = pick(r, b);
-		uint64_t *left = q == &r->small ? &b->small : &b->main;
+		uint64_t *left = q == &r->behind ? &b->behind : q == &r->small ? &b->small : &b->main;
 
 		*more = q != NULL;
 		if (!q)
@@ -189,7 +207,9 @@ static uint64_t shrink(struct iomap_cache *cache, uint64_t want)
 	bool more = true;
 
 	mutex_lock(&r->lock);
-	b = (struct budget){ 2 * r->small.bytes, 2 * (r->main.bytes + r->small.bytes) };
+	b.behind = r->behind.bytes;     /* what is not dropped moves on to small, from there to main */
+	b.small = 2 * (r->small.bytes + r->behind.bytes);
+	b.main = 2 * (r->main.bytes + r->small.bytes + r->behind.bytes);
 	mutex_unlock(&r->lock);
 	while (freed < want && more) {
 		struct iomap_folio *victim = next_victim(cache, &b, &more);
@@ -202,6 +222,115 @@ static uint64_t shrink(struct iomap_cache *cache, uint64_t want)
 			freed += bytes;
 	}
 	return freed;
+}
+
+/* --- drop behind ------------------------------------------------------------------------------------------ */
+
+/* The locked folio is still clean, still not wanted by others, and nobody but the caller holds it. */
+static bool may_drop(struct iomap_folio *f)
+{
+	return folio_mapping(f) && load_relaxed(&f->refs) == 2 && (folio_is_droppable(f) || MUTANT(M_DROP_NO_RECHECK));
+}
+
+/* To the behind queue, if it is cached and not there. True: it was not. */
+static bool put_behind(struct iomap_cache *cache, struct iomap_folio *f)
+{
+	struct reclaim *r = &cache->reclaim;
+	bool moved;
+
+	mutex_lock(&r->lock);
+	moved = folio_flags(f) & (FOLIO_SMALL | FOLIO_MAIN);     /* else it is there, or leaving the cache */
+	if (moved) {
+		pull(cache, f);
+		push(cache, &r->behind, f, FOLIO_BEHIND);
+	}
+	mutex_unlock(&r->lock);
+	return moved;
+}
+
+void reclaim_drop_behind_later(struct mapping *m, struct iomap_folio *f)
+{
+	struct iomap_cache *cache = cache_of(m);
+	struct reclaim *r = &cache->reclaim;
+
+	if (!folio_is_droppable(f) || MUTANT(M_BEHIND_FORGOTTEN) || !put_behind(cache, f))
+		return;
+	mutex_lock(&r->thread_lock);
+	r->behind_delay_ns = BEHIND_FIRST_NS;
+	if (!r->behind_wanted) {
+		r->behind_wanted = true;
+		cond_signal(&r->thread_cond);
+	}
+	mutex_unlock(&r->thread_lock);
+}
+
+void reclaim_drop_behind(struct mapping *m, struct iomap_folio *f)
+{
+	struct iomap_cache *cache = cache_of(m);
+	bool dropped = false;
+
+	if (!folio_is_droppable(f))
+		return;
+	if (load_relaxed(&f->refs) == 2 && folio_trylock(f)) {
+		dropped = may_drop(f);
+		if (dropped)
+			mapping_remove(m, f);
+		folio_unlock(&cache->zone, f);
+	}
+	if (!dropped)
+		reclaim_drop_behind_later(m, f);
+}
+
+/*
+ * The folio at the tail of the behind queue, referenced and locked; or NULL: it was busy and is at the head now (*@busy), or it is
+ * none of this queue's any more. The queue's lock held.
+ */
+static struct iomap_folio *next_behind(struct iomap_cache *cache, bool *busy)
+{
+	struct iomap_folio *f = frame(cache, cache->reclaim.behind.tail);
+	bool droppable = folio_is_droppable(f) || (MUTANT(M_DROP_NO_RECHECK) && folio_flags(f) & FOLIO_DROPBEHIND);
+
+	if (droppable && folio_tryget(f)) {
+		if (load_relaxed(&f->refs) == 2 && folio_trylock(f))
+			return f;
+		sub_acq_rel(&f->refs, 1);       /* not the last: the tree holds another while it is queued */
+	}
+	pull(cache, f);
+	if (droppable)
+		push(cache, &cache->reclaim.behind, f, FOLIO_BEHIND);
+	else    /* its completion brings it back, or it has become an ordinary one */
+		push(cache, &cache->reclaim.small, f, FOLIO_SMALL);
+	*busy |= droppable;
+	return NULL;
+}
+
+/* Once through the queue. True: some folio was busy. */
+static bool drop_queued(struct iomap_cache *cache)
+{
+	struct reclaim *r = &cache->reclaim;
+	bool busy = false;
+	uint64_t left;
+
+	mutex_lock(&r->lock);
+	left = r->behind.bytes;
+	while (left && r->behind.bytes) {
+		uint64_t bytes = folio_bytes(frame(cache, r->behind.tail));
+		struct iomap_folio *f = next_behind(cache, &busy);
+
+		left -= min_u64(left, bytes);
+		if (!f)
+			continue;
+		mutex_unlock(&r->lock);
+		if (may_drop(f))
+			mapping_remove(folio_mapping(f), f);
+		else
+			busy = true;
+		folio_unlock(&cache->zone, f);
+		folio_put(&cache->zone, f);
+		mutex_lock(&r->lock);
+	}
+	mutex_unlock(&r->lock);
+	return busy;
 }
 
 /* --- callers ---------------------------------------------------------------------------------------------- */
@@ -309,15 +438,36 @@ static void reclaim_main(void *arg)
 {
 	struct iomap_cache *cache = arg;
 	struct reclaim *r = &cache->reclaim;
+	uint64_t again = 0;             /* when to look at busy folios that are to be dropped; 0: there are none */
 
 	cache_thread_begin(cache);
 	mutex_lock(&r->thread_lock);
 	while (!r->stop) {
 		if (!list_empty(&r->short_ioends) && !offer_shorts(r))
 			cond_wait_until(&r->thread_cond, &r->thread_lock, plat_now_ns() + OFFER_AGAIN_NS);
+		if (r->behind_wanted) {
+			bool busy;
+
+			r->behind_wanted = false;
+			mutex_unlock(&r->thread_lock);
+			busy = drop_queued(cache);
+			mutex_lock(&r->thread_lock);
+			if (busy && !again)
+				again = plat_now_ns() + r->behind_delay_ns;
+			continue;
+		}
 		if (!r->wanted) {
-			if (list_empty(&r->short_ioends))
+			if (!list_empty(&r->short_ioends))
+				continue;
+			if (!again) {
 				cond_wait(&r->thread_cond, &r->thread_lock);
+			} else if (plat_now_ns() < again) {
+				cond_wait_until(&r->thread_cond, &r->thread_lock, again);
+			} else {
+				again = 0;
+				r->behind_wanted = true;
+				r->behind_delay_ns = min_u64(2 * r->behind_delay_ns, BEHIND_MOST_NS);
+			}
 			continue;
 		}
 		r->wanted = false;
@@ -340,7 +490,7 @@ void reclaim_init(struct iomap_cache *cache)
 	mutex_init(&r->thread_lock, LOCK_LEAF);
 	cond_init(&r->thread_cond);
 	list_init(&r->short_ioends);
-	r->small = r->main = (struct folio_queue){ FRAME_NONE, FRAME_NONE, 0 };
+	r->behind = r->small = r->main = (struct folio_queue){ FRAME_NONE, FRAME_NONE, 0 };
 	r->low_bytes = bytes / 64;
 	r->high_bytes = bytes / 32;
 }
@@ -389,15 +539,15 @@ uint64_t reclaim_queued_bytes(struct iomap_cache *cache)
 	uint64_t bytes;
 
 	mutex_lock(&cache->reclaim.lock);
-	bytes = cache->reclaim.small.bytes + cache->reclaim.main.bytes;
+	bytes = cache->reclaim.behind.bytes + cache->reclaim.small.bytes + cache->reclaim.main.bytes;
 	mutex_unlock(&cache->reclaim.lock);
 	return bytes;
 }
 
 int reclaim_check(struct iomap_cache *cache, char *why, size_t why_len)
 {
-	struct folio_queue *queues[] = { &cache->reclaim.small, &cache->reclaim.main };
-	static const uint32_t flags[] = { FOLIO_SMALL, FOLIO_MAIN };
+	struct folio_queue *queues[] = { &cache->reclaim.small, &cache->reclaim.main, &cache->reclaim.behind };
+	static const uint32_t flags[] = { FOLIO_SMALL, FOLIO_MAIN, FOLIO_BEHIND };
 	int ret = 0;
 
 	mutex_lock(&cache->reclaim.lock);
@@ -409,7 +559,7 @@ int reclaim_check(struct iomap_cache *cache, char *why, size_t why_len)
 			struct iomap_folio *f = frame(cache, n);
 
 			bytes += folio_bytes(f);
-			if (f->prev != prev || (folio_flags(f) & (FOLIO_SMALL | FOLIO_MAIN)) != flags[i]) {
+			if (f->prev != prev || (folio_flags(f) & FOLIO_QUEUED) != flags[i]) {
 				snprintf(why, why_len, "reclaim: frame %u is linked or flagged wrongly on queue %u", n, i);
 				ret = -EUCLEAN;
 				break;

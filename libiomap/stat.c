@@ -69,6 +69,7 @@ static void collect(struct iomap_cache *cache, struct iomap_cache_stat *s)
 	s->writeback_bytes = level(cache, WB_WRITEBACK);
 	s->pinned_bytes = level(cache, WB_PINNED);
 	s->failed_bytes = level(cache, WB_FAILED);
+	s->dontcache_dirty_bytes = level(cache, WB_DONTCACHE);
 	s->free_bytes = arena_free_bytes(&cache->zone.arena);
 	s->cached_bytes = reclaim_queued_bytes(cache);
 	s->metadata_bytes = mem_bytes(&cache->zone.mem) + copy_pool_bytes(&cache->copies) + cache->zone.arena.frames_bytes;

@@ -45,11 +45,12 @@ void truncate_trim(struct mapping *m, struct iomap_folio *f, uint64_t off)
 		mapping_cancel(m, f, first, nr - first);
 }
 
-/* The locked folio straddles @pos. Keeps what is before it. */
+/* The locked folio straddles @pos. Keeps what is before it, also if a DONTCACHE operation made it. */
 static void cut(struct mapping *m, struct iomap_folio *f, uint64_t pos)
 {
 	struct iomap_folio *right;
 
+	mapping_keep(m, f);
 	folio_get(f);
 	while (folio_order(f) > m->min_order && !mapping_halve(m, f, &right)) {
 		uint64_t middle = folio_pos(right);

@@ -24,6 +24,7 @@
 #include "flusher.h"
 #include "ioend.h"
 #include "mutant.h"
+#include "reclaim.h"
 #include "writeback.h"
 
 #define MAX_REQUEST UINT64_C(2097152)
@@ -33,6 +34,7 @@
 struct pass {
 	struct inode *inode;
 	bool sync, retry_failed;
+	bool try_locks;                         /* whoever has a folio locked is not waited for */
 	bool one_by_one;                        /* each request is waited for, by p->wait, before the next */
 	uint64_t max_bytes;
 	struct io_wait *wait;                   /* who waits for this pass's requests, or NULL */
@@ -285,7 +287,10 @@ static pgoff_t write_folio(struct pass *p, struct iomap_folio *f, pgoff_t at, ui
 		unsigned from = 0, to;
 		bool busy;
 
-		lock_folio(p, f);
+		if (!p->try_locks)
+			lock_folio(p, f);
+		else if (!folio_trylock(f))
+			break;
 		if (folio_mapping(f) != m || !folio_is_dirty(f)) {
 			folio_unlock(m->zone, f);
 			break;
@@ -487,6 +492,20 @@ uint64_t writeback_some(struct inode *inode, uint64_t quota, bool retry_failed)
 	return p.submitted;
 }
 
+uint64_t writeback_start(struct inode *inode, uint64_t start, uint64_t end, uint64_t quota, bool beyond)
+{
+	struct pass p;
+
+	if (end <= start)
+		return 0;
+	pass_init(&p, inode, false, false, NULL);
+	p.try_locks = !beyond;
+	if (write_in_place(&p, start, end, quota) == UINT64_MAX && beyond)
+		write_beyond(&p, start, end, quota);
+	submit_all(&p);
+	return p.submitted;
+}
+
 static void wait_range(struct mapping *m, uint64_t start, uint64_t end)
 {
 	pgoff_t at = start >> PAGE_SHIFT, last = (end - 1) >> PAGE_SHIFT;
@@ -496,6 +515,7 @@ static void wait_range(struct mapping *m, uint64_t start, uint64_t end)
 		pgoff_t next = at + folio_pages(f);
 
 		folio_wait_writeback(m->zone, f);
+		reclaim_drop_behind(m, f);      /* while we held it the completion's thread could not */
 		folio_put(m->zone, f);
 		if (!next)
 			break;

@@ -12,6 +12,12 @@
  */
 uint64_t writeback_some(struct inode *inode, uint64_t quota, bool retry_failed);
 /*
+ * Starts writing what is dirty in blocks of [start, end) and not in flight, at most about @quota bytes; what is locked is passed over,
+ * what failed as well. Waits for a request slot and for room in the device's queue, not for requests; unless @beyond, which also writes
+ * what makes the device grow (one request after the other, and what is dirty before it). Returns the bytes submitted.
+ */
+uint64_t writeback_start(struct inode *inode, uint64_t start, uint64_t end, uint64_t quota, bool beyond);
+/*
  * Everything dirty in blocks of [start, end) when this is called is written and waited for, failed blocks once more. 0; or
  * (KEEP_DIRTY) the error of a block of the range that is still not written. No lock held but rwsem.
  */

@@ -35,11 +35,12 @@ enum iomap_error_policy {
 	IOMAP_ERROR_DROP,               /* mark them clean, report once per open handle, as Linux does */
 };
 
-/* How DONTCACHE writes are flushed. Only the default is accepted so far; another is -EOPNOTSUPP. */
+/* How DONTCACHE writes are flushed. None waits for the I/O. What makes a file grow on its device goes by the flusher in any case. */
 enum iomap_dontcache {
-	IOMAP_DONTCACHE_KICK = 0,
-	IOMAP_DONTCACHE_NAIVE,
-	IOMAP_DONTCACHE_RATELIMIT,
+	IOMAP_DONTCACHE_KICK = 0,       /* the flusher is woken and writes what such writes have left dirty, files in turn (default) */
+	IOMAP_DONTCACHE_NAIVE,          /* each call starts writing what it wrote, always */
+	IOMAP_DONTCACHE_RATELIMIT,      /* likewise, but not while something of the file is in flight, and never more than what it
+					   wrote; what it left is for background writeback or fsync */
 };
 
 /* The level handed to the log hook; the kernel's numbers. */
@@ -57,12 +58,12 @@ enum iomap_tunable {
 	IOMAP_TUNE_DIRTY_WRITEBACK_MS,
 	IOMAP_TUNE_READAHEAD_BYTES,
 	IOMAP_TUNE_MAX_FOLIO_BYTES,
+	IOMAP_TUNE_DONTCACHE,
 	/* not yet: -EOPNOTSUPP */
 	IOMAP_TUNE_INFLIGHT_BYTES,
 	IOMAP_TUNE_PINNED_BYTES,
 	IOMAP_TUNE_PINNED_BACKGROUND_BYTES,
 	IOMAP_TUNE_WRITE_POLICY,
-	IOMAP_TUNE_DONTCACHE,
 };
 
 /*
@@ -84,7 +85,7 @@ struct iomap_cache_params {
 	enum iomap_accounting   accounting;
 	enum iomap_write_policy write_policy;   /* not yet: -EOPNOTSUPP when set */
 	enum iomap_error_policy error_policy;
-	enum iomap_dontcache    dontcache;      /* not yet: -EOPNOTSUPP when set */
+	enum iomap_dontcache    dontcache;
 	uint64_t dirty_bytes;                   /* hard dirty threshold, default 20 % of memory_bytes */
 	uint64_t dirty_background_bytes;        /* the flusher starts here, default half of dirty_bytes; a value >= dirty_bytes
 						   counts as half of it, as in Linux */

@@ -33,6 +33,7 @@ extern "C" {
 #define IOMAP_RWF_DSYNC         (1 << 1)        /* writes: as if followed by iomap_fdatasync() on what was written */
 #define IOMAP_RWF_SYNC          (1 << 2)        /* writes: as if followed by iomap_fsync() on what was written */
 #define IOMAP_RWF_APPEND        (1 << 3)        /* writes: at the end of the file, whatever pos says */
+#define IOMAP_RWF_DONTCACHE     (1 << 4)        /* what is read or written on the way does not stay in the cache */
 
 /* iomap_failed_range.flags */
 #define IOMAP_FAILED_FLUSH      (1U << 0)       /* lost by a failed flush, not by a failed write */
@@ -165,7 +166,11 @@ IOMAP_API ssize_t iomap_pwrite(struct iomap_file *file, const void *buf, size_t 
  * @iov:    destinations, filled in order
  * @iovcnt: how many, 0 … 1024
  * @pos:    first byte in the file, >= 0
- * @flags:  0 or IOMAP_RWF_NOWAIT; the flags of writes are accepted and do nothing
+ * @flags:  any of IOMAP_RWF_NOWAIT, IOMAP_RWF_DONTCACHE; the flags of writes are accepted and do nothing
+ *
+ * With DONTCACHE the memory that this read brings in is given back once it has been copied; what was cached before stays. A handle
+ * that reads on where its last such read ended keeps what it stopped in until it has read past that, reads elsewhere, or is closed.
+ * Read ahead and not used, it stays until memory is short.
  *
  * Context: as iomap_pread(); with NOWAIT it does not sleep on I/O.
  * Return:  as iomap_pread(); or -EAGAIN (NOWAIT, and the first byte is not cached), -EOPNOTSUPP (unknown flag), -EINVAL
@@ -183,7 +188,8 @@ IOMAP_API ssize_t iomap_preadv2(struct iomap_file *file, const struct iovec *iov
  * @flags:  any of IOMAP_RWF_*
  *
  * With DSYNC or SYNC a positive return means that so much is durable. APPEND calls on one file go one after the other,
- * each whole.
+ * each whole. With DONTCACHE writing starts soon (enum iomap_dontcache) and is not waited for; memory that this call made is given
+ * back once it is written, unless an ordinary write has used it meanwhile; what was cached before stays. All flags go together.
  *
  * Context: as iomap_pwrite(); with NOWAIT it sleeps neither on I/O nor in the throttle.
  * Return:  as iomap_pwrite(); or -EAGAIN (NOWAIT, and it would have slept before the first byte), -EOPNOTSUPP (unknown
@@ -242,9 +248,9 @@ IOMAP_API int iomap_ftruncate(struct iomap_file *file, off_t size);
  * @len:    bytes, >= 0; 0 = to the end of the file
  * @advice: POSIX_FADV_NORMAL, _SEQUENTIAL (readahead twice as far), _RANDOM (no readahead; all three for this handle,
  *          whatever the range), _WILLNEED (start reading the range), _DONTNEED (start writing it, drop the clean folios
- *          inside), _NOREUSE (noted)
+ *          inside), _NOREUSE (reads of this handle do not make memory worth keeping, until _NORMAL)
  *
- * Never loses data and never waits for I/O.
+ * Never loses data and never waits for I/O: _DONTNEED drops what is clean now, a second call what the first has had written.
  *
  * Context: any thread; not from a callback.
  * Return:  0; or -EINVAL (NULL, negative, overflowing, unknown advice), -EBADF (cache abandoned).

@@ -22,7 +22,7 @@ struct iomap_cache_stat {
 	uint64_t writeback_bytes;               /* charged for blocks in flight */
 	uint64_t pinned_bytes;                  /* memory of folios with a dirty or in-flight block */
 	uint64_t failed_bytes;                  /* of dirty_bytes: blocks whose last write failed */
-	uint64_t dontcache_dirty_bytes;         /* of dirty_bytes: dirtied by DONTCACHE writes */
+	uint64_t dontcache_dirty_bytes;         /* of dirty_bytes: in folios that DONTCACHE operations made */
 	uint64_t cached_bytes;                  /* memory of all folios */
 	uint64_t free_bytes;                    /* folio memory not in use */
 	uint64_t metadata_bytes;                /* memory beside the folios: tree nodes, bitmaps, requests, copies in flight */

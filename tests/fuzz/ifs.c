@@ -54,6 +54,7 @@ static struct charge levels(void)
 		.dirty = charged(now.dirty), .writeback = charged(now.inflight), .failed = charged(now.failed),
 	};
 
+	c.dontcache = folio_flags(&folio) & FOLIO_DROPBEHIND ? c.dirty : 0;
 	c.pinned = c.dirty || c.writeback ? (int64_t)folio_bytes(&folio) : 0;
 	return c;
 }
@@ -70,11 +71,13 @@ static void charge(struct charge before, struct charge totals, const struct char
 	want.writeback = after.writeback - before.writeback;
 	want.failed = after.failed - before.failed;
 	want.pinned = after.pinned - before.pinned;
+	want.dontcache = after.dontcache - before.dontcache;
 	want.pin_acquired = want.pinned > 0 ? (uint64_t)want.pinned : 0;
 	FUZZ_EQ(got->dirty, want.dirty);
 	FUZZ_EQ(got->writeback, want.writeback);
 	FUZZ_EQ(got->failed, want.failed);
 	FUZZ_EQ(got->pinned, want.pinned);
+	FUZZ_EQ(got->dontcache, want.dontcache);
 	FUZZ_EQ(got->dirtied, want.dirtied);
 	FUZZ_EQ(got->redirtied, want.redirtied);
 	FUZZ_EQ(got->submitted, want.submitted);
@@ -120,6 +123,7 @@ static void compare(void)
 	FUZZ_EQ(receipt.writeback, want.writeback);
 	FUZZ_EQ(receipt.failed, want.failed);
 	FUZZ_EQ(receipt.pinned, want.pinned);
+	FUZZ_EQ(receipt.dontcache, want.dontcache);
 
 	/* every byte that came in is dirty, in flight, or went out */
 	FUZZ_EQ(sum.dirty, want.dirty);
@@ -260,6 +264,15 @@ static void forget_clean(void)
 	ifs_forget_clean(&folio, &geom);
 }
 
+/* Somebody wants the folio who has not said DONTCACHE. */
+static void keep_it(void)
+{
+	struct charge before = levels(), totals = { 0 }, got = { 0 };
+
+	ifs_keep(&folio, &geom, &got);
+	charge(before, totals, &got);
+}
+
 static void ask(unsigned first, unsigned n)
 {
 	unsigned b = first, end = first + n, got_first, got_n;
@@ -305,6 +318,7 @@ static void halve(bool right)
 
 	memset(&other, 0, sizeof(other));
 	store_relaxed(&other.order, (uint8_t)order);
+	store_relaxed(&other.flags, folio_flags(&folio) & FOLIO_DROPBEHIND);
 	store_relaxed(&other.ifs, ifs_for(half));
 	folio_state_lock(&folio);
 	ifs_copy_bits(&other, &folio, &geom, half);
@@ -357,7 +371,13 @@ static void step(struct fuzz_in *in, unsigned min_order)
 	case 7: claim(0, nr_blocks, op & 32); break;
 	case 8: case 9: complete_one(first, n, false); break;
 	case 10: case 11: complete_one(first, n, true); break;
-	case 12: case 13: cancel(first, n); break;
+	case 12: cancel(first, n); break;
+	case 13:
+		if (op & 32)
+			keep_it();
+		else
+			cancel(first, n);
+		break;
 	case 14:
 		ask(first, n);
 		if (op & 32 && !any(now.inflight, 0, nr_blocks))
@@ -380,6 +400,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	memset(&folio, 0, sizeof(folio));
 	geom = (struct ifs_geometry){ .block_shift = (uint8_t)shift, .granule = how / 8 % 3 };
 	keep = how / 256 & 1;
+	store_relaxed(&folio.flags, fuzz_more(&in) && size % 2 ? FOLIO_DROPBEHIND : 0);    /* made by DONTCACHE */
 	store_relaxed(&folio.order, (uint8_t)(min_order + how / 512 % (MAX_ORDER + 1 - min_order)));
 	set_geometry(folio_order(&folio));
 	store_relaxed(&folio.ifs, ifs_for(nr_blocks));

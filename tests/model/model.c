@@ -68,6 +68,7 @@ struct config {
 	enum iomap_accounting accounting;
 	struct iomap_cache_params cache;
 	uint64_t cap;           /* positions are below it */
+	bool dontcache;         /* half of the reads and writes are */
 	bool read_back;         /* after every step, not only where asked for */
 	bool inline_done, shuffle;
 	uint64_t latency_ns;
@@ -137,7 +138,7 @@ static uint64_t pick_pos(uint64_t *r, uint64_t size)
 
 static const enum iomap_tunable tunables[] = {
 	IOMAP_TUNE_DIRTY_BYTES, IOMAP_TUNE_DIRTY_BACKGROUND_BYTES, IOMAP_TUNE_DIRTY_EXPIRE_MS,
-	IOMAP_TUNE_DIRTY_WRITEBACK_MS, IOMAP_TUNE_READAHEAD_BYTES, IOMAP_TUNE_MAX_FOLIO_BYTES,
+	IOMAP_TUNE_DIRTY_WRITEBACK_MS, IOMAP_TUNE_READAHEAD_BYTES, IOMAP_TUNE_MAX_FOLIO_BYTES, IOMAP_TUNE_DONTCACHE,
 };
 
 static uint64_t pick_setting(enum iomap_tunable which, uint64_t *r)
@@ -149,6 +150,7 @@ static uint64_t pick_setting(enum iomap_tunable which, uint64_t *r)
 	case IOMAP_TUNE_DIRTY_WRITEBACK_MS: return t_random_below(r, 2) ? IOMAP_NEVER : t_random_below(r, 50);
 	case IOMAP_TUNE_READAHEAD_BYTES:
 		return t_random_below(r, 4) ? 4096U << t_random_below(r, 8) : IOMAP_READAHEAD_OFF;
+	case IOMAP_TUNE_DONTCACHE: return t_random_below(r, 3);
 	default: return 4096 << t_random_below(r, 5);
 	}
 }
@@ -242,6 +244,8 @@ static void make_config(enum device device, unsigned block, enum iomap_accountin
 			cfg.left_out |= 1U << i;
 	if (device != HOLD)
 		cfg.left_out |= 1U << OP_CRASH;
+	cfg.dontcache = t_random_below(r, 2);
+	cfg.cache.dontcache = (enum iomap_dontcache)t_random_below(r, 3);
 	make_ops(r);
 }
 
@@ -256,6 +260,7 @@ static void print_config(void)
 	       (unsigned long long)cfg.cache.dirty_bytes, (unsigned long long)cfg.cache.dirty_background_bytes,
 	       (int)cfg.cache.dirty_writeback_ms, cfg.cache.dirty_expire_ms, cfg.cache.writeback_threads,
 	       cfg.cache.queue_depth, (int)cfg.cache.readahead_bytes);
+	printf("  dontcache %s, policy %u\n", cfg.dontcache ? "in half of the calls" : "never", cfg.cache.dontcache);
 	printf("  left out:");
 	for (unsigned i = 0; i < NR_KINDS; i++)
 		if (cfg.left_out & 1U << i)
@@ -691,6 +696,12 @@ static unsigned cut_up(struct iovec *iov, uint64_t len, unsigned pieces, uint64_
 	return pieces;
 }
 
+/* In some runs a part of the reads and writes leaves nothing behind. */
+static int dontcache(const struct op *op)
+{
+	return cfg.dontcache && op->arg >> 16 & 1 ? IOMAP_RWF_DONTCACHE : 0;
+}
+
 static void do_write(const struct op *op)
 {
 	unsigned slot = op->slot, pieces = op->kind == OP_WRITEV || op->kind == OP_APPEND ? 1 + op->arg % 8 : 1;
@@ -705,7 +716,8 @@ static void do_write(const struct op *op)
 		return;
 	t_fill(buf, pos, op->len, op->seed);
 	cut_up(iov, op->len, pieces, op->seed);
-	if (op->kind == OP_WRITE)
+	flags |= dontcache(op);
+	if (op->kind == OP_WRITE && !flags)
 		n = iomap_pwrite(files[slot], buf, op->len, (off_t)op->pos);
 	else
 		n = iomap_pwritev2(files[slot], iov, (int)pieces, (off_t)op->pos, flags);
@@ -730,12 +742,13 @@ static void do_read(const struct op *op)
 	struct iovec iov[8];
 	ssize_t n;
 
-	if (op->kind == OP_READ) {
+	if (op->kind == OP_READ && !dontcache(op)) {
 		read_and_check("read", op->slot, op->pos, op->len);
 		return;
 	}
 	cut_up(iov, op->len, pieces, op->seed);
-	n = iomap_preadv2(files[op->slot], iov, (int)pieces, (off_t)op->pos, op->kind == OP_NOWAIT_READ ? IOMAP_RWF_NOWAIT : 0);
+	n = iomap_preadv2(files[op->slot], iov, (int)pieces, (off_t)op->pos,
+			  (op->kind == OP_NOWAIT_READ ? IOMAP_RWF_NOWAIT : 0) | dontcache(op));
 	if (op->kind == OP_NOWAIT_READ) {
 		uint64_t most = readable(op->pos, op->len);
 
@@ -928,6 +941,7 @@ static void check_sums(void)
 	want("stat", iomap_cache_stat(cache, &st, sizeof(st)), 0);
 	want("dirty_bytes after sync", (long long)st.dirty_bytes, 0);
 	want("writeback_bytes after sync", (long long)st.writeback_bytes, 0);
+	want("dontcache_dirty_bytes after sync", (long long)st.dontcache_dirty_bytes, 0);
 	want("pinned_bytes after sync", (long long)st.pinned_bytes, 0);
 	want("failed_bytes after sync", (long long)st.failed_bytes, 0);
 	if (st.dirtied_bytes + st.redirtied_bytes != st.written_bytes + st.write_failed_bytes + st.cancelled_bytes)

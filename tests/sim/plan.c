@@ -16,12 +16,15 @@ static const struct { const char *name; unsigned weight; } kinds[OP_KINDS] = {
 	[OP_WILLNEED] = { "willneed", 2 }, [OP_DROP] = { "drop", 2 }, [OP_SYNC] = { "sync", 2 }, [OP_LIMIT] = { "limit", 2 },
 	[OP_CHECK] = { "check", 2 }, [OP_REOPEN] = { "reopen", 3 }, [OP_SECOND_OPEN] = { "second open", 2 },
 	[OP_SLEEP] = { "sleep", 4 }, [OP_STAT] = { "stat", 1 }, [OP_RESOLVE] = { "resolve", 1 },
+	/* planned by with_dontcache() only */
+	[OP_ADVISE] = { "advise", 0 }, [OP_POLICY] = { "dontcache policy", 0 },
 };
 
 void op_describe(const struct op *op, char *buf, size_t len)
 {
-	snprintf(buf, len, "thread %u file %u %s%s%s%s pos %llu len %llu", op->thread, op->file, kinds[op->kind].name,
+	snprintf(buf, len, "thread %u file %u %s%s%s%s%s pos %llu len %llu", op->thread, op->file, kinds[op->kind].name,
 		 op->flags & IOMAP_RWF_DSYNC ? " dsync" : "", op->flags & IOMAP_RWF_NOWAIT ? " nowait" : "",
+		 op->flags & IOMAP_RWF_DONTCACHE ? " dontcache" : "",
 		 op->pieces ? " in pieces" : "", (unsigned long long)op->pos, (unsigned long long)op->len);
 }
 
@@ -196,9 +199,32 @@ static void make_sync_storm(struct plan *p, struct sim_rng *r)
 		p->disk.flush_eio = 100 + (unsigned)sim_below(r, 500);
 }
 
+/* Reads and writes that leave nothing behind, the three ways to flush them, and advice of all kinds, in the place of other operations. */
+static void with_dontcache(struct plan *p, struct sim_rng *r)
+{
+	unsigned share = (unsigned)PICK(r, 25, 50, 100);
+
+	p->cache.dontcache = (enum iomap_dontcache)sim_below(r, 3);
+	for (unsigned i = 0; i < p->nr_ops; i++) {
+		struct op *op = &p->op[i];
+
+		if ((op->kind == OP_WRITE || op->kind == OP_APPEND || op->kind == OP_READ) && sim_chance(r, share, 100))
+			op->flags |= IOMAP_RWF_DONTCACHE;
+		if (op->kind == OP_READ && i && p->op[i - 1].kind == OP_READ && p->op[i - 1].thread == op->thread && sim_chance(r, 1, 2)) {
+			op->file = p->op[i - 1].file;           /* one goes on where the other ended */
+			op->pos = p->op[i - 1].pos + p->op[i - 1].len;
+		}
+		if (op->kind != OP_CHECK && op->kind != OP_SLEEP && sim_chance(r, 1, 20)) {
+			op->kind = sim_chance(r, 1, 4) ? OP_POLICY : OP_ADVISE;
+			op->flags = 0;
+		}
+	}
+	p->nothing_behind = share == 100;
+}
+
 void plan_make(const struct world_spec *spec, struct plan *p)
 {
-	struct sim_rng r, scarce;
+	struct sim_rng r, scarce, dontcache;
 
 	memset(p, 0, sizeof(*p));
 	sim_rng_seed(&r, spec->seed, 100);
@@ -221,6 +247,9 @@ void plan_make(const struct world_spec *spec, struct plan *p)
 		plan_faults(p, &r);
 	if (sim_chance(&scarce, 1, 8))
 		make_sync_storm(p, &scarce);
+	sim_rng_seed(&dontcache, spec->seed, 103);
+	if (sim_chance(&dontcache, 1, 3))
+		with_dontcache(p, &dontcache);
 	p->disk.short_bytes = !spec->crash;     /* an image of half a sector would need an oracle of bytes */
 	if (spec->crash)
 		p->power_off_at = 500 + sim_below(&r, sim_chance(&r, 1, 2) ? 6000 : 40000);
@@ -239,6 +268,8 @@ void plan_make_script(struct plan *p)
 		{ .kind = OP_READ, .pos = 60000, .len = 65536 }, { .kind = OP_WRITE, .pos = 61000, .len = 65000 },
 		{ .kind = OP_REOPEN }, { .kind = OP_APPEND, .len = 7777 }, { .kind = OP_SLEEP, .len = 300 },
 		{ .kind = OP_READ, .pos = 100000, .len = 65536 }, { .kind = OP_FSYNC },
+		{ .kind = OP_WRITE, .pos = 30000, .len = 50000, .flags = IOMAP_RWF_DONTCACHE }, { .kind = OP_SLEEP, .len = 300 },
+		{ .kind = OP_READ, .pos = 40000, .len = 65536, .flags = IOMAP_RWF_DONTCACHE }, { .kind = OP_FSYNC },
 	};
 
 	memset(p, 0, sizeof(*p));

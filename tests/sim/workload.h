@@ -14,7 +14,7 @@
 
 enum op_kind {
 	OP_WRITE, OP_READ, OP_APPEND, OP_TRUNCATE, OP_FSYNC, OP_FDATASYNC, OP_DONTNEED, OP_WILLNEED, OP_DROP, OP_SYNC, OP_LIMIT,
-	OP_CHECK, OP_REOPEN, OP_SECOND_OPEN, OP_SLEEP, OP_STAT, OP_RESOLVE, OP_KINDS
+	OP_CHECK, OP_REOPEN, OP_SECOND_OPEN, OP_SLEEP, OP_STAT, OP_RESOLVE, OP_ADVISE, OP_POLICY, OP_KINDS
 };
 
 struct op {
@@ -35,6 +35,7 @@ struct plan {
 	unsigned fail_chance[SIM_FAULTS];
 	bool faults;                    /* something may fail */
 	bool idle_end;                  /* before the last fsync the flusher is left to write everything */
+	bool nothing_behind;            /* all reads are DONTCACHE: at the end nothing is cached that such an operation made and used */
 	uint64_t power_off_at;
 };
 

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "atomic.h"
+#include "inode.h"
 #include "oracle.h"
 #include "rcu.h"
 #include "workload.h"
@@ -32,6 +33,7 @@ static struct {
 	struct iomap_file *watch[WORLD_FILES];  /* open all the time: under DROP somebody is told, and no last close writes what the flusher forgot */
 	bool told[WORLD_FILES];                 /* some call on it has returned an error */
 	bool healed;
+	bool ordinary_reads;                    /* that are not the plan's */
 } w;
 
 static unsigned char buffer[WORLD_THREADS][OP_BYTES];
@@ -142,7 +144,7 @@ static void do_append(const struct op *op, struct iomap_file *file, unsigned cha
 
 /* --- two appends at once: whole, one behind the other, in either order -------------------------------------- */
 
-static struct append { struct iomap_file *file; unsigned id; uint64_t made_for, len; unsigned char buf[2 * OP_BYTES]; bool done; } pair[2];
+static struct append { struct iomap_file *file; int flags; unsigned id; uint64_t made_for, len; unsigned char buf[2 * OP_BYTES]; bool done; } pair[2];
 static unsigned char pair_read[4 * OP_BYTES];
 static struct sim_queue pair_end;
 static bool pair_taken;
@@ -150,7 +152,7 @@ static bool pair_taken;
 static void append_one(struct append *a)
 {
 	struct iovec iov = { a->buf, a->len };
-	ssize_t ret = iomap_pwritev2(a->file, &iov, 1, 0, IOMAP_RWF_APPEND);
+	ssize_t ret = iomap_pwritev2(a->file, &iov, 1, 0, IOMAP_RWF_APPEND | a->flags);
 
 	if (ret != (ssize_t)a->len)
 		sim_fail("an append of %llu bytes beside another returned %zd", (unsigned long long)a->len, ret);
@@ -177,11 +179,13 @@ static void do_append_pair(const struct op *op, struct iomap_file *file)
 	pair_taken = true;
 	w.appending[f]++;
 	w.pairs[f]++;
+	w.ordinary_reads = true;
 	begun = oracle_read_begin(f);
 	for (unsigned i = 0; i < 2; i++) {
 		struct append *a = &pair[i];
 
 		a->file = file;
+		a->flags = op->flags & IOMAP_RWF_DONTCACHE;
 		a->id = oracle_new_id();
 		a->len = 1 + (op->pos * (i + 3) + op->len) % (2 * OP_BYTES);
 		a->made_for = i ? size + pair[0].len : size;
@@ -397,6 +401,20 @@ static void do_op(const struct op *op, struct iomap_file **handles, unsigned cha
 		if (ret && !excused(ret))
 			unexpected(op, ret);
 		break;
+	case OP_ADVISE: {
+		static const int advice[] = { POSIX_FADV_NORMAL, POSIX_FADV_SEQUENTIAL, POSIX_FADV_RANDOM, POSIX_FADV_NOREUSE,
+					      POSIX_FADV_WILLNEED, POSIX_FADV_DONTNEED };
+
+		ret = iomap_fadvise(file, (off_t)op->pos, op->len % 5 ? (off_t)op->len : 0, advice[op->len % 6]);
+		if (ret && !excused(ret))
+			unexpected(op, ret);
+		break;
+	}
+	case OP_POLICY:
+		ret = iomap_cache_set(w.cache, IOMAP_TUNE_DONTCACHE, op->len % 3);
+		if (ret)
+			unexpected(op, ret);
+		break;
 	case OP_KINDS: break;
 	}
 	if (op->kind != OP_SLEEP && sim_now() - began > CALL_LIMIT_NS) {
@@ -485,9 +503,10 @@ static void check_nothing_dirty(void)
 
 	if (ret)
 		sim_fail("iomap_cache_stat: %d", ret);
-	if (st.dirty_bytes || st.writeback_bytes || st.pinned_bytes)
-		sim_fail("all is synced, but %llu bytes are dirty, %llu in flight, %llu pinned", (unsigned long long)st.dirty_bytes,
-			 (unsigned long long)st.writeback_bytes, (unsigned long long)st.pinned_bytes);
+	if (st.dirty_bytes || st.writeback_bytes || st.pinned_bytes || st.dontcache_dirty_bytes)
+		sim_fail("all is synced, but %llu bytes are dirty, %llu in flight, %llu pinned, %llu dirty by DONTCACHE",
+			 (unsigned long long)st.dirty_bytes, (unsigned long long)st.writeback_bytes,
+			 (unsigned long long)st.pinned_bytes, (unsigned long long)st.dontcache_dirty_bytes);
 	if (st.dirtied_bytes + st.redirtied_bytes != st.written_bytes + st.write_failed_bytes + st.cancelled_bytes)
 		sim_fail("dirtied %llu + redirtied %llu is not written %llu + failed %llu + cancelled %llu",
 			 (unsigned long long)st.dirtied_bytes, (unsigned long long)st.redirtied_bytes,
@@ -517,6 +536,42 @@ static void wait_for_the_flusher(void)
 	}
 }
 
+/* A folio that a DONTCACHE operation made and nobody else used; but for what was read ahead and not used, it goes when it is clean. */
+static struct iomap_folio *left_behind(struct inode *inode)
+{
+	pgoff_t at = 0;
+	struct iomap_folio *f;
+
+	while ((f = mapping_next(&inode->mapping, &at, UINT64_MAX >> PAGE_SHIFT))) {
+		pgoff_t next = at + folio_pages(f);
+		bool left = folio_is_droppable(f) && !(folio_flags(f) & FOLIO_UNUSED);
+
+		folio_put(inode->mapping.zone, f);
+		if (left)
+			return f;
+		at = next;
+	}
+	return NULL;
+}
+
+static void check_nothing_is_left_behind(void)
+{
+	struct inode *inode = NULL;
+
+	while ((inode = inode_next(w.cache, inode))) {
+		struct iomap_folio *f;
+		char text[200];
+
+		for (unsigned looks = 0; (f = left_behind(inode)); looks++) {
+			if (looks == 40) {
+				folio_describe(f, text, sizeof(text));
+				sim_fail("a DONTCACHE folio is clean for two seconds and still there: %s", text);
+			}
+			sim_sleep(50 * NS_PER_MS);
+		}
+	}
+}
+
 static void finish(void)
 {
 	struct iomap_file *file[WORLD_FILES];
@@ -529,6 +584,8 @@ static void finish(void)
 		file[f] = open_file(f);
 	if (w.plan.idle_end)
 		wait_for_the_flusher();
+	if (w.plan.nothing_behind && !w.plan.faults && !w.ordinary_reads)
+		check_nothing_is_left_behind();
 	for (unsigned f = 0; f < w.plan.nr_files; f++) {
 		look_at_size(file[f], f);
 		read_all(f, file[f], buffer[0]);

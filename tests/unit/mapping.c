@@ -87,6 +87,8 @@ static struct mapping_sums check(void)
 	ck_assert_int_eq(s.writeback, load_relaxed(&wb->level[WB_WRITEBACK]));
 	ck_assert_int_eq(s.pinned, load_relaxed(&wb->level[WB_PINNED]));
 	ck_assert_int_eq(s.failed, load_relaxed(&wb->level[WB_FAILED]));
+	ck_assert_int_eq(s.dontcache, load_relaxed(&wb->level[WB_DONTCACHE]));
+	ck_assert_int_eq(s.dontcache_files, s.dontcache);
 	ck_assert_uint_eq(total(WB_DIRTIED) + total(WB_REDIRTIED),
 			  (uint64_t)s.dirty + total(WB_SUBMITTED) + total(WB_CANCELLED));
 	ck_assert_uint_eq(total(WB_SUBMITTED), (uint64_t)s.writeback + total(WB_WRITTEN) + total(WB_WRITE_FAILED));
@@ -466,6 +468,69 @@ START_TEST(split_moves_no_dirty_byte_and_frees_what_is_clean)
 }
 END_TEST
 
+/* In each accounting mode: the charge follows a write, a split, a failed request, a cancel, and the flag itself. */
+START_TEST(dirty_bytes_of_dontcache_folios_are_exact)
+{
+	for (unsigned granule = GRANULE_BLOCK; granule <= GRANULE_FOLIO; granule++) {
+		struct iomap_folio *f, *right;
+		struct block_set set;
+		bool busy;
+
+		start(12, granule);
+		ck_assert_int_eq(mapping_create(&m, 0, 4, MAPPING_DROPBEHIND | MAPPING_WRITE, &f), 0);
+		mapping_set_uptodate(&m, f, 0, 16);
+		mapping_set_dirty(&m, f, 0, 1);
+		mapping_set_dirty(&m, f, 9, 2);
+		ck_assert_int_eq(check().dontcache, granule == GRANULE_FOLIO ? 65536 : 3 * 4096);
+		ck_assert_int_eq(mapping_halve(&m, f, &right), 0);
+		ck_assert(folio_flags(right) & FOLIO_DROPBEHIND);
+		ck_assert_int_eq(check().dontcache, granule == GRANULE_FOLIO ? 65536 : 3 * 4096);
+		mapping_keep(&m, f);                    /* the left half alone */
+		ck_assert_int_eq(check().dontcache, granule == GRANULE_FOLIO ? 32768 : 2 * 4096);
+		ck_assert_int_eq(check().dirty, granule == GRANULE_FOLIO ? 65536 : 3 * 4096);
+		ck_assert(mapping_claim(&m, right, 0, 8, false, &set, &busy));
+		ck_assert_int_eq(check().dontcache, 0);
+		mapping_complete(&m, right, 1, 2, -EIO, true);
+		ck_assert_int_eq(check().dontcache, granule == GRANULE_FOLIO ? 32768 : 2 * 4096);
+		mapping_cancel(&m, right, 1, 1);
+		ck_assert_int_eq(check().dontcache, granule == GRANULE_FOLIO ? 32768 : 4096);
+		ck_assert(mapping_claim(&m, right, 0, 8, true, &set, &busy));
+		mapping_set_dirty(&m, right, 2, 1);     /* dirty and in flight */
+		ck_assert_int_eq(check().dontcache, granule == GRANULE_FOLIO ? 32768 : 4096);
+		mapping_keep(&m, right);
+		ck_assert_int_eq(check().dontcache, 0);
+		mapping_complete(&m, right, 2, 1, -EIO, true);
+		ck_assert_int_eq(check().dontcache, 0);
+		unlock_put(right);
+		unlock_put(f);
+		end();
+		store_relaxed(&zone.splits, 0);
+	}
+}
+END_TEST
+
+/* Under DROP a failed block is given up, and what the cache has of it is the only copy. */
+START_TEST(a_dontcache_folio_whose_write_was_given_up_stays)
+{
+	struct iomap_folio *f;
+	struct block_set set;
+	bool busy;
+
+	start(12, GRANULE_BLOCK);
+	ck_assert_int_eq(mapping_create(&m, 0, 0, MAPPING_DROPBEHIND | MAPPING_WRITE, &f), 0);
+	mapping_set_uptodate(&m, f, 0, 1);
+	mapping_set_dirty(&m, f, 0, 1);
+	ck_assert(mapping_claim(&m, f, 0, 1, false, &set, &busy));
+	ck_assert(!folio_is_droppable(f));
+	mapping_complete(&m, f, 0, 1, -EIO, false);
+	ck_assert(!folio_is_dirty(f));
+	ck_assert(!folio_is_droppable(f));
+	check();
+	unlock_put(f);
+	end();
+}
+END_TEST
+
 START_TEST(split_keeps_bits_marks_and_the_reason_of_failures)
 {
 	struct iomap_folio *f, *right;
@@ -691,14 +756,16 @@ START_TEST(random_changes_keep_all_invariants)
 		bool busy;
 
 		if (!f) {
-			if (!mapping_create(&m, at, (unsigned)t_random_below(&chance, 10), 0, &f))
+			unsigned how = t_random_below(&chance, 2) ? MAPPING_DROPBEHIND : 0;
+
+			if (!mapping_create(&m, at, (unsigned)t_random_below(&chance, 10), how, &f))
 				unlock_put(f);
 			continue;
 		}
 		nr = ifs_blocks(f, &m.geom);
 		first = (unsigned)t_random_below(&chance, nr);
 		n = 1 + (unsigned)t_random_below(&chance, nr - first);
-		switch (t_random_below(&chance, 9)) {
+		switch (t_random_below(&chance, 10)) {
 		case 0:
 		case 1:
 		case 2:
@@ -729,6 +796,9 @@ START_TEST(random_changes_keep_all_invariants)
 				mapping_cancel(&m, f, 0, nr);
 				mapping_remove(&m, f);
 			}
+			break;
+		case 9:
+			mapping_keep(&m, f);
 			break;
 		}
 		unlock_put(f);
@@ -818,6 +888,8 @@ Suite *suite_mapping(void)
 	tcase_add_test(tc, tagging_takes_what_is_dirty_now);
 	tcase_add_test(tc, marked_folios_are_found_in_order_from_their_middle_too);
 	tcase_add_test(tc, forgetting_keeps_what_is_dirty);
+	tcase_add_test(tc, dirty_bytes_of_dontcache_folios_are_exact);
+	tcase_add_test(tc, a_dontcache_folio_whose_write_was_given_up_stays);
 	tcase_add_loop_test(tc, random_changes_keep_all_invariants, 0, 6);
 	tcase_add_test(tc, locked_folio_is_the_one_asked_for_while_folios_come_split_and_go);
 	return s;

@@ -8,6 +8,7 @@
 #include <string.h>
 #include "call.h"
 #include "file.h"
+#include "flusher.h"
 #include "reclaim.h"
 #include "rig.h"
 #include "test.h"
@@ -83,6 +84,143 @@ START_TEST(file_larger_than_the_cache_is_read_right)
 	}
 	check();
 	ck_assert_uint_ge(t_rig_stat(&rig).evicted_bytes, 4 * (8 * MIB - MEMORY));
+	t_rig_down(&rig);
+}
+END_TEST
+
+static ssize_t dontcache_write(uint64_t pos, size_t len)
+{
+	struct iovec iov = { buf, len };
+
+	t_fill(buf, pos, len, 2);
+	return iomap_pwritev2(rig.file, &iov, 1, (off_t)pos, IOMAP_RWF_DONTCACHE);
+}
+
+static struct iomap_folio *locked(uint64_t pos)
+{
+	struct iomap_folio *f = mapping_get_locked(&rig.file->inode->mapping, pos >> PAGE_SHIFT);
+
+	ck_assert_ptr_nonnull(f);
+	return f;
+}
+
+static void unlock_put(struct iomap_folio *f)
+{
+	folio_unlock(&rig.cache->zone, f);
+	folio_put(&rig.cache->zone, f);
+}
+
+/* B22: it was clean when it was seen, somebody had it, and when it is let go it is dirty again. */
+START_TEST(a_folio_dirtied_before_it_is_dropped_stays_and_is_written)
+{
+	struct mapping *m;
+	struct iomap_folio *f;
+
+	up(MIB, 0);
+	rig.file->inode->cache->dontcache = IOMAP_DONTCACHE_RATELIMIT;
+	m = &rig.file->inode->mapping;
+	t_hold_park(rig.hold, T_HOLD_WRITE, 0, 0);
+	ck_assert_int_eq(dontcache_write(0, 4096), 4096);
+	ck_assert(t_hold_wait_parked(rig.hold, 1));
+	f = locked(0);                                  /* before the completion can drop it */
+	t_hold_release(rig.hold);
+	ck_assert(T_WAIT(!folio_is_writeback(f), 5000));
+	ck_assert(folio_is_droppable(f));
+	reclaim_drop_behind(m, f);                      /* tried in vain, as by a reader, and queued */
+	for (unsigned i = 0; i < 10; i++)
+		t_run_nap();
+	ck_assert_ptr_eq(folio_mapping(f), m);
+	ck_assert(folio_flags(f) & FOLIO_BEHIND);
+	check();
+	mapping_set_dirty(m, f, 0, 1);                  /* what a DONTCACHE write does */
+	flusher_mark_dirty(rig.file->inode);
+	cache_count_orphan(rig.cache, TASK_DIRTIED_BYTES, 4096);
+	folio_unlock(&rig.cache->zone, f);
+	reclaim_drop_behind(m, f);
+	folio_put(&rig.cache->zone, f);
+	for (unsigned i = 0; i < 100; i++)
+		t_run_nap();
+	f = locked(0);
+	ck_assert(folio_is_dirty(f) && !(folio_flags(f) & FOLIO_BEHIND));
+	unlock_put(f);
+	check();
+	ck_assert_int_eq(iomap_fsync(rig.file), 0);     /* clean now, and still one to be dropped */
+	ck_assert(T_WAIT(t_rig_stat(&rig).cached_bytes == 0, 5000));
+	check();
+	t_rig_down(&rig);
+}
+END_TEST
+
+/* Whoever has a folio when it should go, keeps it from going, and no longer than that. */
+START_TEST(a_busy_folio_is_dropped_as_soon_as_it_is_let_go)
+{
+	struct iomap_folio *f;
+
+	up(MIB, 0);
+	for (unsigned by_reference = 0; by_reference < 2; by_reference++) {
+		t_hold_park(rig.hold, T_HOLD_WRITE, 0, 0);
+		ck_assert_int_eq(dontcache_write(0, 65536), 65536);
+		ck_assert(t_hold_wait_parked(rig.hold, 1));
+		f = locked(0);
+		if (by_reference)
+			folio_unlock(&rig.cache->zone, f);
+		t_hold_release(rig.hold);
+		ck_assert(T_WAIT(!folio_is_writeback(f), 5000));
+		for (unsigned i = 0; i < 100; i++)
+			t_run_nap();
+		ck_assert_ptr_nonnull(folio_mapping(f));
+		if (by_reference)
+			folio_put(&rig.cache->zone, f);
+		else
+			unlock_put(f);
+		ck_assert(T_WAIT(t_rig_stat(&rig).cached_bytes == 0, 5000));
+		check();
+	}
+	t_rig_down(&rig);
+}
+END_TEST
+
+static bool folio_at_is(uint64_t pos, uint32_t flag)
+{
+	struct iomap_folio *f = locked(pos);
+	bool is = folio_flags(f) & flag;
+
+	unlock_put(f);
+	return is;
+}
+
+/* Of folios made by DONTCACHE writes those go that nobody else has looked up for writing; of others none. */
+START_TEST(only_what_dontcache_made_and_nobody_else_wrote_is_dropped)
+{
+	up(MIB, IOMAP_READAHEAD_OFF);
+	rig.file->inode->cache->dontcache = IOMAP_DONTCACHE_RATELIMIT;
+	t_hold_park(rig.hold, T_HOLD_WRITE, 0, 0);
+	ck_assert_int_eq(dontcache_write(0, 4096), 4096);       /* in flight: the others are left dirty */
+	ck_assert(t_hold_wait_parked(rig.hold, 1));
+	read_at(65536, 4096, 1);
+	ck_assert_int_eq(dontcache_write(65536, 4096), 4096);   /* was cached */
+	ck_assert_int_eq(dontcache_write(131072, 4096), 4096);
+	ck_assert_int_eq(dontcache_write(131072, 4096), 4096);  /* twice: B23 */
+	ck_assert_int_eq(dontcache_write(196608, 4096), 4096);
+	t_fill(buf, 196608, 10, 2);
+	ck_assert_int_eq(iomap_pwrite(rig.file, buf, 10, 196608), 10);  /* wanted by somebody else */
+	ck_assert(!folio_at_is(65536, FOLIO_DROPBEHIND));
+	ck_assert(folio_at_is(131072, FOLIO_DROPBEHIND));
+	ck_assert(!folio_at_is(196608, FOLIO_DROPBEHIND));
+	ck_assert_uint_eq(t_rig_stat(&rig).dontcache_dirty_bytes, 4096);
+	check();
+	t_hold_release(rig.hold);
+	ck_assert_int_eq(iomap_fsync(rig.file), 0);
+	ck_assert(T_WAIT(t_rig_stat(&rig).cached_bytes == 8192, 5000));
+	for (unsigned i = 0; i < 50; i++)
+		t_run_nap();
+	ck_assert_uint_eq(t_rig_stat(&rig).cached_bytes, 8192);
+	t_rig_reset(&rig);
+	read_at(65536, 4096, 2);
+	read_at(196608, 4096, 2);
+	ck_assert_uint_eq(device_reads(), 0);
+	read_at(131072, 4096, 2);
+	ck_assert_uint_eq(device_reads(), 4096);
 	t_rig_down(&rig);
 }
 END_TEST
@@ -348,6 +486,9 @@ Suite *suite_reclaim(void)
 	suite_add_tcase(s, tc);
 	tcase_set_timeout(tc, 120);
 	tcase_add_test(tc, file_larger_than_the_cache_is_read_right);
+	tcase_add_test(tc, a_folio_dirtied_before_it_is_dropped_stays_and_is_written);
+	tcase_add_test(tc, a_busy_folio_is_dropped_as_soon_as_it_is_let_go);
+	tcase_add_test(tc, only_what_dontcache_made_and_nobody_else_wrote_is_dropped);
 	tcase_add_test(tc, what_fits_stays);
 	tcase_add_loop_test(tc, folios_used_again_survive_a_scan, 0, 2);
 	tcase_add_test(tc, refault_is_counted_and_promoted);
