@@ -6,6 +6,8 @@
  * under the lock of their chunk's shard: reads and writes of one chunk exclude each other, those of different
  * chunks mostly run in parallel.
  *
+ * Each chunk remembers which of its 512 bytes were written. What was never, or was punched or zeroed since, is a hole to seek().
+ *
  * A request that nothing delays is carried out and completed inside submit(). Any other is given the time at
  * which it is due and waits in a heap ordered by that time; one timer thread carries it out then, not before, so
  * that memory which changes while it is in flight shows in what is read or written, as on real hardware. What
@@ -23,6 +25,7 @@
 #include <errno.h>
 #include <linux/falloc.h>
 #include <string.h>
+#include <unistd.h>
 #include "atomic.h"
 #include "bug.h"
 #include "device.h"
@@ -33,6 +36,8 @@
 
 #define CHUNK_SHIFT     16
 #define CHUNK_BYTES     (UINT64_C(1) << CHUNK_SHIFT)
+#define UNIT_BYTES      UINT64_C(512)
+#define CHUNK_UNITS     (CHUNK_BYTES / UNIT_BYTES)
 #define SHARD_BITS      6
 #define NR_SHARDS       (1U << SHARD_BITS)
 #define BUCKET_BITS     6
@@ -47,6 +52,7 @@
 struct chunk {
 	struct chunk *next;
 	uint64_t index;
+	uint64_t data[CHUNK_UNITS / 64];        /* a bit for each 512 bytes that were written and not zeroed since: no hole */
 	unsigned char bytes[CHUNK_BYTES];
 };
 
@@ -107,6 +113,24 @@ static struct chunk *find(struct chunk *c, uint64_t index)
 	return c;
 }
 
+static void mark_units(struct chunk *c, uint64_t first, uint64_t end, bool data)
+{
+	for (uint64_t u = first; u < end; u++) {
+		if (data)
+			c->data[u / 64] |= UINT64_C(1) << (u % 64);
+		else
+			c->data[u / 64] &= ~(UINT64_C(1) << (u % 64));
+	}
+}
+
+/* First unit of the chunk from @from on that is data, or that is none; CHUNK_UNITS: there is none. */
+static uint64_t next_unit(const struct chunk *c, uint64_t from, bool data)
+{
+	while (from < CHUNK_UNITS && (c->data[from / 64] >> (from % 64) & 1) != data)
+		from++;
+	return from;
+}
+
 static void read_raw(struct mem_device *m, uint64_t pos, unsigned char *to, uint64_t len)
 {
 	while (len) {
@@ -155,6 +179,7 @@ static int write_raw(struct mem_device *m, uint64_t pos, const unsigned char *fr
 			}
 		}
 		memcpy(c->bytes + off, from, n);
+		mark_units(c, off / UNIT_BYTES, div_round_up(off + n, UNIT_BYTES), true);
 		mutex_unlock(&s->lock);
 		mem_free(&m->mem, spare, sizeof(*spare));
 		pos += n;
@@ -178,8 +203,10 @@ static void zero_chain(struct chunk **link, uint64_t pos, uint64_t end, struct c
 			*dead = c;
 			continue;
 		}
-		if (from < to)
+		if (from < to) {
 			memset(c->bytes + (from - start), 0, to - from);
+			mark_units(c, div_round_up(from - start, UNIT_BYTES), (to - start) / UNIT_BYTES, false);
+		}
 		link = &c->next;
 	}
 }
@@ -435,6 +462,64 @@ static int mem_set_size(struct iomap_device *dev, uint64_t size)
 	return 0;
 }
 
+/* First byte from @pos on that is data: every chunk is looked at. UINT64_MAX: there is none. */
+static uint64_t next_data(struct mem_device *m, uint64_t pos)
+{
+	uint64_t found = UINT64_MAX;
+
+	for (struct shard *s = m->shard; s < m->shard + NR_SHARDS; s++) {
+		mutex_lock(&s->lock);
+		for (unsigned b = 0; b < NR_BUCKETS; b++) {
+			for (const struct chunk *c = s->bucket[b]; c; c = c->next) {
+				uint64_t start = c->index << CHUNK_SHIFT, unit;
+
+				if (start + CHUNK_BYTES <= pos || start >= found)
+					continue;
+				unit = next_unit(c, pos > start ? (pos - start) / UNIT_BYTES : 0, true);
+				if (unit < CHUNK_UNITS)
+					found = min_u64(found, max_u64(pos, start + unit * UNIT_BYTES));
+			}
+		}
+		mutex_unlock(&s->lock);
+	}
+	return found;
+}
+
+static uint64_t next_hole(struct mem_device *m, uint64_t pos, uint64_t size)
+{
+	while (pos < size) {
+		uint64_t index = pos >> CHUNK_SHIFT, unit = 0, from = pos % CHUNK_BYTES / UNIT_BYTES;
+		struct chunk **bucket;
+		struct shard *s = shard_of(m, index, &bucket);
+
+		mutex_lock(&s->lock);
+		const struct chunk *c = find(*bucket, index);
+
+		unit = c ? next_unit(c, from, false) : from;
+		mutex_unlock(&s->lock);
+		if (unit < CHUNK_UNITS)
+			return max_u64(pos, (index << CHUNK_SHIFT) + unit * UNIT_BYTES);
+		pos = (index + 1) << CHUNK_SHIFT;
+	}
+	return size;
+}
+
+static int mem_seek(struct iomap_device *dev, uint64_t pos, int whence, uint64_t *out)
+{
+	uint64_t size = device_size(dev);
+
+	if (whence != SEEK_DATA && whence != SEEK_HOLE)
+		return -EINVAL;
+	if (pos >= size)
+		return -ENXIO;
+	if (whence == SEEK_HOLE) {
+		*out = min_u64(next_hole(dev->priv, pos, size), size);
+		return 0;
+	}
+	*out = next_data(dev->priv, pos);
+	return *out < size ? 0 : -ENXIO;
+}
+
 static int mem_allocate(struct iomap_device *dev, uint64_t pos, uint64_t len, int mode)
 {
 	if (mode & (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE))
@@ -479,6 +564,7 @@ static const struct iomap_device_ops mem_ops = {
 	.flush = mem_flush,
 	.set_size = mem_set_size,
 	.allocate = mem_allocate,
+	.seek = mem_seek,
 	.destroy = mem_destroy,
 };
 

@@ -72,9 +72,11 @@ struct t_hold {
 	unsigned nr_rules;
 	unsigned accept[MAX_ACCEPT], nr_accept, accept_next;
 
+	int allocate_error;
 	uint64_t space;                 /* bytes that may be allocated */
 	uint64_t allocated;
 	unsigned char *is_allocated;    /* one byte a block */
+	unsigned char *is_written;      /* as well: no hole for seek() */
 
 	struct t_hold_count count;
 	struct t_hold_entry *log;
@@ -253,8 +255,14 @@ static void give_space(struct t_hold *hold, uint64_t pos, uint64_t end)
 	for (uint64_t b = (pos + hold->p.block - 1) / hold->p.block; (b + 1) * hold->p.block <= end; b++) {
 		if (hold->is_allocated[b])
 			hold->allocated -= hold->p.block;
-		hold->is_allocated[b] = 0;
+		hold->is_allocated[b] = hold->is_written[b] = 0;
 	}
+}
+
+static void mark_written(struct t_hold *hold, uint64_t pos, uint64_t len)
+{
+	for (uint64_t b = pos / hold->p.block; b * hold->p.block < pos + len; b++)
+		hold->is_written[b] = 1;
 }
 
 /* Carrying out */
@@ -290,6 +298,7 @@ static int64_t transfer(struct t_hold *hold, struct io *io, uint64_t len)
 	if (req->op == IOMAP_REQ_WRITE) {
 		bool grows = pos > hold->now_size;
 
+		mark_written(hold, req->pos, len);
 		journal_add(hold, req->pos, len, grows, pos);
 		if (grows)
 			hold->now_size = pos;
@@ -442,6 +451,13 @@ static bool overlaps(const struct io_list *list, const struct iomap_request *req
 		    io->req->pos < req->pos + len && req->pos < io->req->pos + io->len)
 			return true;
 	return false;
+}
+
+static bool overlaps_write(const struct t_hold *hold, uint64_t pos, uint64_t len)
+{
+	const struct iomap_request as_read = { .op = IOMAP_REQ_READ, .pos = pos };
+
+	return overlaps(&hold->queue, &as_read, len) || overlaps(&hold->parked, &as_read, len);
 }
 
 static void check_contract(struct t_hold *hold, const struct iomap_request *req, uint64_t len)
@@ -608,23 +624,65 @@ static int hold_allocate(struct iomap_device *device, uint64_t pos, uint64_t len
 
 	pthread_mutex_lock(&hold->lock);
 	hold->count.allocates++;
-	if (mode == 0 || mode == FALLOC_FL_KEEP_SIZE) {
+	if (hold->allocate_error)
+		ret = -hold->allocate_error;
+	else if (mode == 0 || mode == FALLOC_FL_KEEP_SIZE) {
 		ret = take_space(hold, pos, len);
 		if (!ret && mode == 0 && pos + len > hold->now_size) {
 			hold->now_size = pos + len;
 			journal_add(hold, 0, 0, true, hold->now_size);
 		}
-	} else if (mode == (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE)) {
+	} else if (mode == (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE) ||
+		   (mode & ~FALLOC_FL_KEEP_SIZE) == FALLOC_FL_ZERO_RANGE) {
 		uint64_t end = pos + len < pos || pos + len > hold->p.capacity ? hold->p.capacity : pos + len;
 		uint64_t zero_end = end < hold->now_size ? end : hold->now_size;
 
+		if (overlaps_write(hold, pos, end - pos))
+			complain(hold, "allocate(%d) of %llu + %llu while a write of it is in flight", mode, (unsigned long long)pos,
+				 (unsigned long long)len);
+		if (pos % hold->p.block || (len % hold->p.block && pos + len < hold->now_size))
+			complain(hold, "allocate(%d) of %llu + %llu is not aligned", mode, (unsigned long long)pos, (unsigned long long)len);
+		if (mode & FALLOC_FL_ZERO_RANGE)
+			ret = take_space(hold, pos, len);
+		if (ret)
+			goto out;
 		if (pos < zero_end) {
 			memset(hold->now + pos, 0, zero_end - pos);
 			journal_add(hold, pos, zero_end - pos, false, 0);
 		}
-		give_space(hold, pos, end);
+		if (mode & FALLOC_FL_PUNCH_HOLE)
+			give_space(hold, pos, end);
+		else
+			memset(hold->is_written + pos / hold->p.block, 0, (end - pos) / hold->p.block);
+		if (mode == FALLOC_FL_ZERO_RANGE && end > hold->now_size) {
+			hold->now_size = end;
+			journal_add(hold, 0, 0, true, end);
+		}
 	} else {
 		ret = -EOPNOTSUPP;
+	}
+out:
+	pthread_mutex_unlock(&hold->lock);
+	return ret;
+}
+
+static int hold_seek(struct iomap_device *device, uint64_t pos, int whence, uint64_t *out)
+{
+	struct t_hold *hold = iomap_device_priv(device);
+	int ret = -ENXIO;
+
+	pthread_mutex_lock(&hold->lock);
+	if (pos < hold->now_size) {
+		uint64_t b = pos / hold->p.block, nr = (hold->now_size + hold->p.block - 1) / hold->p.block;
+
+		while (b < nr && hold->is_written[b] != (whence == SEEK_DATA))
+			b++;
+		if (b < nr || whence == SEEK_HOLE) {
+			*out = b * hold->p.block > pos ? b * hold->p.block : pos;
+			if (*out > hold->now_size)
+				*out = hold->now_size;
+			ret = 0;
+		}
 	}
 	pthread_mutex_unlock(&hold->lock);
 	return ret;
@@ -671,6 +729,7 @@ struct t_hold *t_hold_create(const struct t_hold_params *params)
 	hold->now_size = hold->durable_size = hold->p.size;
 	hold->now = map_image(hold->p.capacity);
 	hold->is_allocated = map_image(hold->p.capacity / hold->p.block + 1);
+	hold->is_written = map_image(hold->p.capacity / hold->p.block + 1);
 	if (hold->p.volatile_cache)
 		hold->durable = map_image(hold->p.capacity);
 	hold->journal_tail = &hold->journal;
@@ -681,6 +740,7 @@ struct t_hold *t_hold_create(const struct t_hold_params *params)
 		.submit = hold_submit, .flush = hold_flush,
 		.set_size = hold->p.fixed_size ? NULL : hold_set_size,
 		.allocate = hold->p.no_allocate ? NULL : hold_allocate,
+		.seek = hold_seek,
 		.destroy = hold_destroy,
 	};
 	pthread_mutex_init(&hold->lock, NULL);
@@ -716,6 +776,7 @@ void t_hold_free(struct t_hold *hold)
 	}
 	munmap(hold->now, hold->p.capacity);
 	munmap(hold->is_allocated, hold->p.capacity / hold->p.block + 1);
+	munmap(hold->is_written, hold->p.capacity / hold->p.block + 1);
 	if (hold->durable)
 		munmap(hold->durable, hold->p.capacity);
 	pthread_mutex_destroy(&hold->lock);
@@ -890,6 +951,13 @@ void t_hold_set_space(struct t_hold *hold, uint64_t bytes)
 	pthread_mutex_unlock(&hold->lock);
 }
 
+void t_hold_fail_allocate(struct t_hold *hold, int err)
+{
+	pthread_mutex_lock(&hold->lock);
+	hold->allocate_error = err;
+	pthread_mutex_unlock(&hold->lock);
+}
+
 uint64_t t_hold_allocated(struct t_hold *hold)
 {
 	uint64_t bytes;
@@ -984,6 +1052,7 @@ uint64_t t_hold_durable_size(struct t_hold *hold)
 void t_hold_poke(struct t_hold *hold, const void *buf, uint64_t len, uint64_t pos)
 {
 	pthread_mutex_lock(&hold->lock);
+	mark_written(hold, pos, len);
 	memcpy(hold->now + pos, buf, len);
 	if (hold->durable)
 		memcpy(hold->durable + pos, buf, len);
@@ -1065,6 +1134,7 @@ static struct t_hold *crash(struct t_hold *hold, bool strict, uint64_t seed)
 	}
 	pthread_mutex_unlock(&hold->lock);
 	after->durable_size = after->now_size;
+	mark_written(after, 0, after->now_size);        /* as far as anybody knows */
 	if (after->durable)
 		memcpy(after->durable, after->now, after->now_size);
 	return after;

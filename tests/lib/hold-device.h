@@ -83,6 +83,7 @@ void t_hold_accept(struct t_hold *hold, const unsigned *counts, unsigned nr);
 /* Space: from now on at most so many bytes may be allocated, in units of block; UINT64_MAX = no limit (default). */
 void t_hold_set_space(struct t_hold *hold, uint64_t bytes);
 uint64_t t_hold_allocated(struct t_hold *hold);
+void t_hold_fail_allocate(struct t_hold *hold, int err);        /* each allocate() from now on, whatever mode; 0: none */
 
 /* What was requested. */
 struct t_hold_entry {

@@ -298,6 +298,20 @@ void store_zero(struct disk_store *s, uint64_t pos, uint64_t end, uint64_t id)
 	}
 }
 
+void store_clear(struct disk_store *s, uint64_t pos, uint64_t len, bool give_back, uint64_t id)
+{
+	uint64_t end = pos + len;
+
+	store_zero(s, pos, end, id);
+	for (unsigned i = place_of(s, div_round_up(pos, DISK_UNIT)); i < s->nr_units; i++) {
+		if ((s->units[i]->index + 1) * DISK_UNIT > end)
+			break;
+		if (give_back)
+			take_space(s, s->units[i]);
+		s->units[i]->written = false;
+	}
+}
+
 /* --- size ------------------------------------------------------------------------------------------------- */
 
 static void set_size(struct disk_store *s, uint64_t size, uint64_t id)

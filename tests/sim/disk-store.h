@@ -51,6 +51,8 @@ void store_write(struct disk_store *s, uint64_t pos, const void *data, unsigned 
 void store_read(struct disk_store *s, uint64_t pos, void *buf, uint64_t len);    /* the newest, beyond the size too */
 void store_mark_data(struct disk_store *s, uint64_t pos, uint64_t len); /* what has space there is no hole now */
 void store_zero(struct disk_store *s, uint64_t pos, uint64_t end, uint64_t id);  /* where there is anything */
+/* What lies in [pos, pos + len) reads as zeros; whole units are holes then, and with @give_back without space. */
+void store_clear(struct disk_store *s, uint64_t pos, uint64_t len, bool give_back, uint64_t id);
 void store_grow(struct disk_store *s, uint64_t size, uint64_t id);      /* nothing if it is that large already */
 void store_truncate(struct disk_store *s, uint64_t size, uint64_t id);           /* up or down */
 bool store_seek(struct disk_store *s, uint64_t pos, bool data, uint64_t *out);   /* false: none before the end */

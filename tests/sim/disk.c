@@ -172,17 +172,28 @@ static int fd_for(struct disk_open *o)
 	return -EMFILE;
 }
 
-static void truncate_alone(struct disk_file *f, uint64_t size)
+/* Has the file for itself until leave_alone(). */
+static void enter_alone(struct disk_file *f)
 {
 	disk_enter(f);
 	f->truncating = true;
 	while (f->requests)
 		sim_wait(&f->turn, "requests in flight, to truncate", f);
+}
+
+static void leave_alone(struct disk_file *f)
+{
+	f->truncating = false;
+	sim_wake_all(&f->turn);
+}
+
+static void truncate_alone(struct disk_file *f, uint64_t size)
+{
+	enter_alone(f);
 	sim_trace("disk: truncate f%u %llu -> %llu", f->nr, (unsigned long long)f->store.size,
 		  (unsigned long long)size);
 	store_truncate(&f->store, size, ++disk->last_id);
-	f->truncating = false;
-	sim_wake_all(&f->turn);
+	leave_alone(f);
 }
 
 static int open_file(struct disk_file *f, int oflags)
@@ -442,6 +453,36 @@ int plat_ftruncate(int fd, uint64_t size)
 	return 0;
 }
 
+static bool known_mode(int mode)
+{
+	return !(mode & ~FALLOC_FL_KEEP_SIZE) || (mode & ~FALLOC_FL_KEEP_SIZE) == FALLOC_FL_ZERO_RANGE ||
+	       mode == (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE);
+}
+
+/* Punch and zero range: as under the kernel's inode lock, after the requests in flight. */
+static int clear_alone(struct disk_file *f, int mode, uint64_t pos, uint64_t len)
+{
+	struct disk_store *s = &f->store;
+	bool punch = mode & FALLOC_FL_PUNCH_HOLE, full, failed;
+
+	enter_alone(f);
+	failed = sim_chance(&disk->faults, disk->params.write_eio, 1024) || disk_is_dead();
+	disk->stats.faults += failed;
+	full = !punch && disk_no_space(store_missing(s, pos, len));
+	sim_trace("disk: %s f%u %llu+%llu%s", punch ? "punch" : "zero range", f->nr, (unsigned long long)pos, (unsigned long long)len,
+		  failed ? ": fails" : full ? ": no space" : "");
+	if (!full && !failed) {
+		if (!punch)
+			store_allocate(s, pos, len);
+		store_clear(s, pos, len, punch, ++disk->last_id);
+		if (!(mode & FALLOC_FL_KEEP_SIZE))
+			store_grow(s, pos + len, ++disk->last_id);
+	}
+	leave_alone(f);
+	sim_point();
+	return failed ? -EIO : full ? -ENOSPC : 0;
+}
+
 int plat_fallocate(int fd, int mode, uint64_t pos, uint64_t len)
 {
 	might_sleep();
@@ -455,10 +496,14 @@ int plat_fallocate(int fd, int mode, uint64_t pos, uint64_t len)
 		return -EINVAL;
 	if (len > INT64_MAX - pos)
 		return -EFBIG;
-	if ((mode & ~FALLOC_FL_KEEP_SIZE) || !disk->params.can_allocate)
+	if (!known_mode(mode) || !disk->params.can_allocate)
 		return -EOPNOTSUPP;
 
 	struct disk_file *f = o->file;
+
+	if (mode & ~FALLOC_FL_KEEP_SIZE)
+		return clear_alone(f, mode, pos, len);
+
 	struct disk_store *s = &f->store;
 
 	disk_enter(f);

@@ -812,6 +812,23 @@ START_TEST(space_and_holes_are_the_file_systems)
 		ck_assert_int_eq(file_size(), 2 << 20);
 		ck_assert_uint_eq(device_size(dev), 2 << 20);
 	}
+	ret = device_allocate(dev, 65536 * 4, 32768, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE);
+	if (ret != -EOPNOTSUPP) {
+		static const unsigned char zeros[32768];
+
+		ck_assert_int_eq(ret, 0);
+		ck_assert_int_eq(t_dev_read(dev, 65536 * 4, in, 65536), 65536);
+		ck_assert_mem_eq(in, zeros, 32768);
+		ck_assert_mem_eq(in + 32768, out + 32768, 32768);
+	}
+	ret = device_allocate(dev, 65536 * 4, 65536, FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE);
+	if (ret != -EOPNOTSUPP) {
+		static const unsigned char zeros[65536];
+
+		ck_assert_int_eq(ret, 0);
+		ck_assert_int_eq(t_dev_read(dev, 65536 * 4, in, 65536), 65536);
+		ck_assert_mem_eq(in, zeros, 65536);
+	}
 	ck_assert_int_eq(device_set_size(dev, 5), 0);
 	ck_assert_int_eq(file_size(), 5);
 	ck_assert_int_eq(dev->file->fsync(dev), 0);

@@ -166,6 +166,51 @@ START_TEST(punching_and_zeroing_leave_zeros)
 }
 END_TEST
 
+START_TEST(what_was_never_written_or_is_zeroed_is_a_hole)
+{
+	static unsigned char bytes[4096];
+	uint64_t at, far = UINT64_C(1) << 40;
+
+	make(NULL);
+	ck_assert_int_eq(device_seek(dev, 0, SEEK_HOLE, &at), -ENXIO);
+	ck_assert_int_eq(device_set_size(dev, far + 100000), 0);
+	ck_assert_int_eq(device_seek(dev, 0, SEEK_DATA, &at), -ENXIO);
+	ck_assert_int_eq(device_seek(dev, 5, SEEK_HOLE, &at), 0);
+	ck_assert_uint_eq(at, 5);
+	for (unsigned i = 0; i < 17; i++)       /* over the edge of a chunk */
+		ck_assert_int_eq(t_dev_write(dev, 4096 + i * 4096, bytes, 4096), 4096);
+	ck_assert_int_eq(t_dev_write(dev, far, bytes, 512), 512);
+	ck_assert_int_eq(device_seek(dev, 0, SEEK_DATA, &at), 0);
+	ck_assert_uint_eq(at, 4096);
+	ck_assert_int_eq(device_seek(dev, 5000, SEEK_DATA, &at), 0);
+	ck_assert_uint_eq(at, 5000);
+	ck_assert_int_eq(device_seek(dev, 5000, SEEK_HOLE, &at), 0);
+	ck_assert_uint_eq(at, 4096 + 17 * 4096);
+	ck_assert_int_eq(device_seek(dev, at, SEEK_DATA, &at), 0);
+	ck_assert_uint_eq(at, far);
+	ck_assert_int_eq(device_seek(dev, far, SEEK_HOLE, &at), 0);
+	ck_assert_uint_eq(at, far + 512);
+	ck_assert_int_eq(device_seek(dev, far + 512, SEEK_DATA, &at), -ENXIO);
+	ck_assert_int_eq(device_seek(dev, far + 100000, SEEK_HOLE, &at), -ENXIO);
+	ck_assert_int_eq(device_seek(dev, 0, 99, &at), -EINVAL);
+	ck_assert_int_eq(device_allocate(dev, 8192, 4096, FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE), 0);
+	ck_assert_int_eq(device_allocate(dev, 12288 + 100, 1000, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE), 0);
+	ck_assert_int_eq(device_seek(dev, 4096, SEEK_HOLE, &at), 0);
+	ck_assert_uint_eq(at, 8192);
+	ck_assert_int_eq(device_seek(dev, 8192, SEEK_DATA, &at), 0);
+	ck_assert_uint_eq(at, 12288);
+	ck_assert_int_eq(device_seek(dev, 12288, SEEK_HOLE, &at), 0);   /* the 512 bytes that lie whole in the range */
+	ck_assert_uint_eq(at, 12288 + 512);
+	ck_assert_int_eq(device_seek(dev, at, SEEK_DATA, &at), 0);
+	ck_assert_uint_eq(at, 12288 + 1024);
+	ck_assert_int_eq(device_set_size(dev, 6000), 0);
+	ck_assert_int_eq(device_set_size(dev, 20000), 0);
+	ck_assert_int_eq(device_seek(dev, 8192, SEEK_DATA, &at), -ENXIO);
+	ck_assert_int_eq(device_seek(dev, 4096, SEEK_HOLE, &at), 0);
+	ck_assert_uint_le(at, 6144);
+}
+END_TEST
+
 START_TEST(raw_contents_can_be_looked_at_and_changed_past_the_size)
 {
 	make(NULL);
@@ -402,6 +447,7 @@ Suite *suite_device_mem(void)
 	tcase_add_test(tc, offsets_reach_up_to_2_to_the_63);
 	tcase_add_test(tc, what_was_cut_off_reads_as_zeros_when_it_grows_back);
 	tcase_add_test(tc, punching_and_zeroing_leave_zeros);
+	tcase_add_test(tc, what_was_never_written_or_is_zeroed_is_a_hole);
 	tcase_add_test(tc, raw_contents_can_be_looked_at_and_changed_past_the_size);
 	tcase_add_test(tc, the_hook_decides_what_takes_effect);
 	tcase_add_test(tc, delayed_requests_complete_in_the_order_of_their_time);
