@@ -20,6 +20,7 @@
 #include "iter.h"
 #include "mutant.h"
 #include "reclaim.h"
+#include "seek.h"
 #include "space.h"
 #include "throttle.h"
 #include "truncate.h"
@@ -257,7 +258,8 @@ static int zero_block(struct iter *it, struct iomap_folio *f, unsigned blk, uint
 	folio_zero(folio_addr(m->zone, f) + from, to - from);
 	folio_content_end(f, from, to - from);
 	mapping_set_uptodate(m, f, blk, 1);
-	account(inode, f, blk, 1);
+	if (!MUTANT(M_EDGE_NOT_DIRTY))
+		account(inode, f, blk, 1);
 	return 0;
 }
 
@@ -312,6 +314,21 @@ static int zero_range(struct inode *inode, uint64_t pos, uint64_t len, unsigned 
 
 int buffered_zero(struct inode *inode, uint64_t pos, uint64_t len) { return zero_range(inode, pos, len, 0); }
 
+/* @flags: IOMAP_DONTCACHE for a DONTCACHE operation. */
+static int zero_edge(struct inode *inode, uint64_t pos, uint64_t end, unsigned flags)
+{
+	lockdep_assert_held(&inode->rwsem);
+	/*
+	 * Where nothing is stored, and nothing is on its way there, zeros are there already. An engine's mapping says so to the walk
+	 * itself.
+	 */
+	if (pos >= end || (!inode->mapped && seek_is_hole(inode, round_down(pos, ifs_block_bytes(&inode->mapping.geom)))))
+		return 0;
+	return zero_range(inode, pos, end - pos, flags);
+}
+
+int buffered_zero_edge(struct inode *inode, uint64_t pos, uint64_t end) { return zero_edge(inode, pos, end, 0); }
+
 /*
  * The file grows past its last, partial block: the rest of that block must be zeros on the device as well. rwsem exclusive.
  * @flags: IOMAP_DONTCACHE.
@@ -320,7 +337,7 @@ static int zero_old_end(struct inode *inode, unsigned flags)
 {
 	uint64_t size = inode_size(inode), bs = ifs_block_bytes(&inode->mapping.geom);
 
-	return size & (bs - 1) ? zero_range(inode, size, bs - (size & (bs - 1)), flags) : 0;
+	return size & (bs - 1) ? zero_edge(inode, size, round_up(size, bs), flags) : 0;
 }
 
 /* --- writing ------------------------------------------------------------------------------------------------ */
@@ -411,6 +428,44 @@ ssize_t buffered_write(struct iomap_file *file, struct iov_iter *from, uint64_t 
 	}
 	*end = pos;
 	return want > from->left ? (ssize_t)(want - from->left) : ret;
+}
+
+int buffered_zero_steps(struct iomap_file *file, uint64_t pos, uint64_t end)
+{
+	static const char zeros[65536];
+	struct iovec iov[STEP_BYTES / sizeof(zeros)];
+	struct inode *inode = file->inode;
+	struct task *task = cache_task(file->cache);
+
+	if (!task)
+		return -ENOMEM;
+	for (unsigned i = 0; i < ARRAY_SIZE(iov); i++)
+		iov[i] = (struct iovec){ (void *)(uintptr_t)zeros, sizeof(zeros) };
+	for (;;) {
+		uint64_t step = throttle_step(inode->cache, STEP_BYTES), len = step - pos % step, stop;
+		ssize_t ret = throttle_balance(inode->cache, inode->wb, task, false);
+		struct iov_iter from;
+
+		if (ret)
+			return (int)ret;
+		(inode->mapped ? rwsem_lock : rwsem_lock_shared)(&inode->rwsem);
+		stop = min_u64(end, inode_size(inode));
+		if (pos < stop) {
+			len = min_u64(len, stop - pos);
+			iov_iter_init(&from, iov, ARRAY_SIZE(iov), (size_t)len);
+			if (inode->mapped)      /* what is no data already is left alone */
+				ret = buffered_zero(inode, pos, len);
+			else
+				ret = write_step(inode, &from, pos, len, false);
+			if (inode->mapped && !ret)
+				ret = (ssize_t)len;
+			inode_touch(inode);
+		}
+		(inode->mapped ? rwsem_unlock : rwsem_unlock_shared)(&inode->rwsem);
+		if (pos >= stop || ret < 0)
+			return (int)ret;
+		pos += (uint64_t)ret;
+	}
 }
 
 /*
@@ -509,6 +564,26 @@ static int truncate_mapped(struct inode *inode, uint64_t size)
 	return ret;
 }
 
+int buffered_grow(struct inode *inode, uint64_t size)
+{
+	uint64_t old = inode_size(inode);
+	int ret;
+
+	if (inode->mapped)
+		return truncate_mapped(inode, size);
+	ret = zero_old_end(inode, 0);
+	/*
+	 * What the device has not yet of the old size must be there before its size says so; where it cannot be written, the size
+	 * stays the cache's affair until it can.
+	 */
+	if (!ret && !MUTANT(M_GROW_BEFORE_DATA) && device_size(inode->device) < old && writeback_range_sync(inode, 0, UINT64_MAX))
+		inode_set_size(inode, size);
+	else if (!ret)
+		ret = resize(inode, size);
+	flusher_mark_dirty(inode);
+	return ret;
+}
+
 int buffered_truncate(struct inode *inode, uint64_t size)
 {
 	struct mapping *m = &inode->mapping;
@@ -522,17 +597,7 @@ int buffered_truncate(struct inode *inode, uint64_t size)
 	} else if (inode->fixed_size && size != old) {
 		ret = -EINVAL;
 	} else if (size > old) {
-		ret = zero_old_end(inode, 0);
-		/*
-		 * What the device has not yet of the old size must be there before its size says so; where it cannot be written,
-		 * the size stays the cache's affair until it can.
-		 */
-		if (!ret && !MUTANT(M_GROW_BEFORE_DATA) && device_size(inode->device) < old &&
-		    writeback_range_sync(inode, 0, UINT64_MAX))
-			inode_set_size(inode, size);
-		else if (!ret)
-			ret = resize(inode, size);
-		flusher_mark_dirty(inode);
+		ret = buffered_grow(inode, size);
 	} else if (size < old) {
 		rwsem_lock(&m->invalidate_lock);
 		ret = resize(inode, size);

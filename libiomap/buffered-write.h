@@ -19,5 +19,11 @@ ssize_t buffered_write(struct iomap_file *file, struct iov_iter *from, uint64_t 
 int  buffered_zero(struct inode *inode, uint64_t pos, uint64_t len);
 /* Sets the size; the cache beyond goes, or the space up to it reads as zeros. */
 int  buffered_truncate(struct inode *inode, uint64_t size);
+/* The same for a larger size, rwsem held exclusively. */
+int  buffered_grow(struct inode *inode, uint64_t size);
+/* Bytes [pos, end) of one block, perhaps none, become zeros, unless nothing is stored there anyway. rwsem exclusive. */
+int  buffered_zero_edge(struct inode *inode, uint64_t pos, uint64_t end);
+/* Zeros are written to [pos, end) as far as it lies below the size, step by step as a write. No lock held. */
+int  buffered_zero_steps(struct iomap_file *file, uint64_t pos, uint64_t end);
 
 #endif

@@ -4,19 +4,22 @@
  * Public entry points of <iomap/file.h> but for opening and closing (open.c): check arguments, make one call down. A mistake
  * of the caller's is answered here, before anything changes.
  *
- * Kernel: fs/read_write.c, fs/sync.c, mm/fadvise.c.
+ * Kernel: fs/read_write.c, fs/open.c, fs/sync.c, mm/fadvise.c.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/falloc.h>
 #include <string.h>
 #include <unistd.h>
 #include "buffered-read.h"
 #include "buffered-write.h"
 #include "dontcache.h"
+#include "fallocate.h"
 #include "file.h"
 #include "flusher.h"
 #include "mutant.h"
+#include "seek.h"
 #include "sync.h"
 #include "truncate.h"
 #include "writeback.h"
@@ -201,6 +204,70 @@ int iomap_fsync(struct iomap_file *file) { return sync_file(file, true); }
 
 int iomap_fdatasync(struct iomap_file *file) { return sync_file(file, false); }
 
+int iomap_fallocate(struct iomap_file *file, int mode, off_t pos, off_t len)
+{
+	uint64_t end;
+	int ret = usable(file);
+
+	if (!ret)
+		ret = check_range(pos, len, &end);
+	if (ret || !len)
+		return ret ? ret : -EINVAL;
+	switch (mode) {
+	case 0:
+	case FALLOC_FL_KEEP_SIZE:
+	case FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE:
+	case FALLOC_FL_ZERO_RANGE:
+	case FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE:
+		break;
+	default:
+		return -EOPNOTSUPP;
+	}
+	if (!file->writable)
+		return -EBADF;
+	ret = fallocate_range(file, mode, (uint64_t)pos, end);
+	if (!ret && (file->dsync || file->sync))
+		ret = sync_file(file, file->sync);
+	return ret;
+}
+
+int iomap_sync_range(struct iomap_file *file, off_t pos, off_t len, unsigned flags)
+{
+	const unsigned all = IOMAP_SYNC_WAIT_BEFORE | IOMAP_SYNC_WRITE | IOMAP_SYNC_WAIT_AFTER;
+	struct inode *inode;
+	uint64_t start, end;
+	int ret = usable(file), seen;
+
+	if (!ret)
+		ret = check_range(pos, len, &end);
+	if (!ret && (flags & ~(all | IOMAP_SYNC_DURABLE)))
+		ret = -EINVAL;
+	if (ret || !flags)
+		return ret;
+	inode = file->inode;
+	start = (uint64_t)pos;
+	if (flags & IOMAP_SYNC_DURABLE) {
+		ret = sync_inode(inode, start, end, true);
+	} else if ((flags & all) == (IOMAP_SYNC_WRITE | IOMAP_SYNC_WAIT_AFTER) || (flags & all) == all) {
+		ret = writeback_range_sync(inode, start, end);
+		flusher_check_clean(inode);
+	} else {
+		if (flags & IOMAP_SYNC_WAIT_BEFORE)
+			writeback_wait_range(inode, start, end);
+		if (flags & IOMAP_SYNC_WRITE)
+			writeback_start_range(inode, start, end);
+		if (flags & IOMAP_SYNC_WAIT_AFTER)
+			writeback_wait_range(inode, start, end);
+		if (flags & (IOMAP_SYNC_WAIT_BEFORE | IOMAP_SYNC_WAIT_AFTER))
+			ret = writeback_failed(inode, start, end);
+	}
+	if (inode->cache->error_policy == IOMAP_ERROR_DROP && flags != IOMAP_SYNC_WRITE) {
+		seen = file_write_error(file);
+		ret = ret ? ret : seen;
+	}
+	return ret;
+}
+
 /* A list of ranges being built; more are counted than fit. */
 struct range_list { struct iomap_failed_range *out, last; unsigned max, nr; };
 
@@ -359,9 +426,19 @@ off_t iomap_size(struct iomap_file *file)
 off_t iomap_lseek(struct iomap_file *file, off_t pos, int whence)
 {
 	off_t size = iomap_size(file);
+	uint64_t out = 0;
+	int ret;
 
 	if (size < 0)
 		return size;
+	if (whence == SEEK_DATA || whence == SEEK_HOLE) {
+		if (pos < 0)
+			return -ENXIO;
+		rwsem_lock_shared(&file->inode->rwsem);
+		ret = seek_from(file->inode, (uint64_t)pos, whence, &out);
+		rwsem_unlock_shared(&file->inode->rwsem);
+		return ret ? ret : (off_t)out;
+	}
 	if (whence != SEEK_END || pos < -size)
 		return -EINVAL;
 	if (pos > INT64_MAX - size)

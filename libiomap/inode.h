@@ -62,7 +62,7 @@ struct inode {
 	_Atomic int flush_error;                /* of the last one that failed; sticky until resolved */
 	_Atomic uint64_t flush_failures;        /* flushes that failed */
 	_Atomic bool flush_running;             /* what it covers is neither unflushed nor durable yet */
-	_Atomic bool size_unflushed;            /* the device's size was set since the last good flush began */
+	_Atomic bool size_unflushed;            /* the device's size or its holes have changed since the last good flush began */
 	struct rangeset unflushed;              /* written since the last good flush began */
 	struct rangeset flushing;               /* covered by the flush under way */
 	struct rangeset lost;                   /* what a failed flush may have lost */
@@ -74,6 +74,7 @@ struct inode {
 	struct rangeset allocated;
 	_Atomic uint64_t reserve_ahead;         /* next append reserves so much */
 	_Atomic uint64_t reserved_end;          /* KEEP_SIZE space up to here, trimmed at the last close */
+	_Atomic uint64_t kept_end;              /* KEEP_SIZE space that the program asked for, not to be trimmed */
 	/* times */
 	struct mutex time_lock;                 /* LOCK_LEAF */
 	struct timespec mtime;                  /* of the last write through this cache; 0: the device's */

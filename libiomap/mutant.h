@@ -60,6 +60,11 @@ enum mutant {
 	M_LATE_NOT_LOST        = 42,    /* what completes after a flush has failed is not taken for lost with it */
 	M_RETRY_OUTRUN         = 43,    /* RETRY trusts its writes though another flush has failed since */
 	M_TAIL_NOT_AWAITED     = 44,    /* a direct write goes to the page of a buffered one on its way */
+	M_PUNCH_NO_LOCK        = 50,    /* what a punch takes away may still be written out after it */
+	M_PUNCH_KEEPS_SPACE    = 51,    /* a punched block is still taken for allocated */
+	M_PUNCH_PAST_END       = 52,    /* a punch cancels what is dirty behind its range in the same folio, too */
+	M_SEEK_DEVICE_FIRST    = 53,    /* lseek asks the cache after the device: what was written in between is in neither */
+	M_EDGE_NOT_DIRTY       = 54,    /* the zeros at the edges of a punched range stay in memory */
 	M_MAP_NOT_ASKED        = 65,    /* a mapping is believed without asking whether it still holds */
 	M_END_SKIPPED          = 66,    /* an iomap_begin() whose body failed gets no iomap_end() */
 	M_NEW_NOT_ZEROED       = 67,    /* the rest of a block allocated just now is read, not zeroed */

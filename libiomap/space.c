@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <linux/falloc.h>
 #include <unistd.h>
+#include "mutant.h"
 #include "space.h"
 
 #define AHEAD_MIN UINT64_C(1048576)
@@ -31,7 +32,7 @@ void space_learn(struct inode *inode)
 	rangeset_add(&inode->allocated, 0, round_up(size, ifs_block_bytes(&inode->mapping.geom)));
 }
 
-static void learned(struct inode *inode, uint64_t start, uint64_t end)
+void space_learned(struct inode *inode, uint64_t start, uint64_t end)
 {
 	rangeset_reserve(&inode->allocated, 1);
 	rangeset_add(&inode->allocated, start, end);
@@ -65,7 +66,7 @@ int space_reserve(struct inode *inode, uint64_t pos, uint64_t len)
 		}
 		if (ret)
 			return ret;
-		learned(inode, gap.start, gap.end + ahead);
+		space_learned(inode, gap.start, gap.end + ahead);
 		if (ahead) {
 			store_relaxed(&inode->reserve_ahead, ahead);
 			if (gap.end + ahead > load_relaxed(&inode->reserved_end))
@@ -77,10 +78,43 @@ int space_reserve(struct inode *inode, uint64_t pos, uint64_t len)
 	return 0;
 }
 
+int space_allocate(struct inode *inode, uint64_t pos, uint64_t end)
+{
+	uint64_t bs = ifs_block_bytes(&inode->mapping.geom), at = round_down(pos, bs), stop = min_u64(round_up(end, bs), INT64_MAX);
+	struct range gap;
+
+	if (!inode->device->ops->allocate)
+		return -EOPNOTSUPP;
+	/* The set may forget what it was just told: go on behind that. */
+	for (; at < stop && rangeset_next_gap(&inode->allocated, at, stop, &gap); at = gap.end) {
+		int ret = device_allocate(inode->device, gap.start, gap.end - gap.start, FALLOC_FL_KEEP_SIZE);
+
+		if (ret)
+			return ret == -ENOSYS ? -EOPNOTSUPP : ret;
+		space_learned(inode, gap.start, gap.end);
+		store_release(&inode->size_unflushed, true);    /* it is a promise, to be kept over a crash by fsync */
+	}
+	return 0;
+}
+
+void space_keep(struct inode *inode, uint64_t end)
+{
+	if (end > load_relaxed(&inode->kept_end))
+		store_relaxed(&inode->kept_end, end);
+}
+
+void space_punched(struct inode *inode, uint64_t start, uint64_t end)
+{
+	if (!MUTANT(M_PUNCH_KEEPS_SPACE))
+		rangeset_remove(&inode->allocated, start, end);
+}
+
 void space_trim(struct inode *inode)
 {
 	uint64_t size = inode_size(inode);
 
+	if (load_relaxed(&inode->kept_end) > size)      /* there is no way to cut off only what is behind that */
+		return;
 	if (load_relaxed(&inode->reserved_end) <= size || !load_relaxed(&inode->reserves) || device_size(inode->device) != size)
 		return;
 	device_set_size(inode->device, size);   /* the same size: a file system gives blocks beyond it back; if not, no harm is done */
@@ -93,4 +127,5 @@ void space_forget(struct inode *inode, uint64_t size)
 {
 	rangeset_remove(&inode->allocated, round_up(size, ifs_block_bytes(&inode->mapping.geom)), UINT64_MAX);
 	store_relaxed(&inode->reserved_end, 0);
+	store_relaxed(&inode->kept_end, 0);
 }

@@ -229,7 +229,7 @@ static int retry_once(struct inode *inode, uint64_t start, uint64_t end, uint64_
 	int ret, flushed;
 
 	rangeset_init(&written, &inode->cache->zone.mem, RANGESET_SUBSET, RANGESET_MAX);
-	rwsem_lock_shared(&inode->rwsem);       /* as everybody who dirties */
+	rwsem_lock_shared(&inode->rwsem);       /* as everybody who dirties: who cuts or punches relies on it */
 	for (uint64_t at = start; rangeset_next(&inode->lost, at, &r) && r.start < end; at = r.end)
 		redirty_cached(inode, max_u64(r.start, start), min_u64(r.end, end), &written);
 	rwsem_unlock_shared(&inode->rwsem);

@@ -1,8 +1,8 @@
 /*
  * truncate.c - cutting a range out of the cache
  *
- * Three ways: truncate_from() cuts the end off, whatever is dirty there; invalidate_clean() takes only what costs nothing to take;
- * discard_failed() gives up blocks that cannot be written.
+ * Four ways: truncate_from() cuts the end off, whatever is dirty there, truncate_range() a piece out of the middle;
+ * invalidate_clean() takes only what costs nothing to take; discard_failed() gives up blocks that cannot be written.
  *
  * A folio that straddles the cut is halved until the cut lies on a folio's edge or inside a folio of minimal order, so that
  * what remains dirty pins and (in FOLIO mode) charges no more than its own memory. Where it cannot be split (no memory for
@@ -96,6 +96,65 @@ void truncate_from(struct mapping *m, uint64_t pos)
 			drop(m, f);
 		else if (folio_mapping(f) == m)
 			at = folio_index(f) + folio_pages(f);
+		folio_unlock(m->zone, f);
+		folio_put(m->zone, f);
+	}
+}
+
+void truncate_trim_range(struct mapping *m, struct iomap_folio *f, uint64_t start, uint64_t end)
+{
+	uint64_t pos = folio_pos(f), from = max_u64(start, pos), to = min_u64(end, pos + folio_bytes(f));
+
+	lockdep_assert_held(f);
+	if (from >= to)
+		return;
+	folio_content_begin(f, from - pos, to - from);
+	folio_zero(folio_addr(m->zone, f) + (from - pos), to - from);
+	folio_content_end(f, from - pos, to - from);
+	if (MUTANT(M_PUNCH_PAST_END))
+		to = pos + folio_bytes(f);
+	mapping_cancel(m, f, (unsigned)((from - pos) >> m->geom.block_shift), (unsigned)((to - from) >> m->geom.block_shift));
+}
+
+/*
+ * The locked, idle folio holds part of [start, end). The right halves that it is split into are left to the caller's walk, which
+ * comes to them next. Returns the page to go on from.
+ */
+static pgoff_t cut_out(struct mapping *m, struct iomap_folio *f, uint64_t start, uint64_t end)
+{
+	pgoff_t next;
+
+	for (;;) {
+		uint64_t pos = folio_pos(f), stop = pos + folio_bytes(f);
+		struct iomap_folio *right;
+
+		next = folio_index(f) + folio_pages(f);
+		if (stop <= start || pos >= end)
+			break;
+		if (start <= pos && stop <= end) {
+			drop(m, f);
+			break;
+		}
+		if (folio_order(f) <= m->min_order || mapping_halve(m, f, &right)) {
+			truncate_trim_range(m, f, start, end);
+			break;
+		}
+		folio_unlock(m->zone, right);
+		folio_put(m->zone, right);
+	}
+	return next;
+}
+
+void truncate_range(struct mapping *m, uint64_t start, uint64_t end)
+{
+	pgoff_t at = start >> PAGE_SHIFT, last = (end - 1) >> PAGE_SHIFT;
+	struct iomap_folio *f;
+
+	while (at <= last && (f = mapping_next(m, &at, last))) {
+		folio_lock(m->zone, f);
+		truncate_wait_writeback(m, f);
+		if (folio_mapping(f) == m)      /* else it went meanwhile: look again */
+			at = cut_out(m, f, start, end);
 		folio_unlock(m->zone, f);
 		folio_put(m->zone, f);
 	}

@@ -29,4 +29,12 @@ void truncate_wait_writeback(struct mapping *m, struct iomap_folio *f);
 /* Zeroes [off, end of folio) of a locked, idle folio and cancels the blocks that lie wholly beyond. */
 void truncate_trim(struct mapping *m, struct iomap_folio *f, uint64_t off);
 
+/* The part of [start, end), whole blocks, that a locked, idle folio holds: zeros in memory, nothing of it dirty any more. */
+void truncate_trim_range(struct mapping *m, struct iomap_folio *f, uint64_t start, uint64_t end);
+/*
+ * Blocks [start, end) leave the cache: dirty ones are cancelled, folios wholly inside go, those that straddle an edge are split
+ * where they can be and zeroed inside. Waits for requests in flight there. rwsem and invalidate_lock held exclusively. Sleeps.
+ */
+void truncate_range(struct mapping *m, uint64_t start, uint64_t end);
+
 #endif

@@ -523,6 +523,24 @@ static void wait_range(struct mapping *m, uint64_t start, uint64_t end)
 	}
 }
 
+void writeback_wait_range(struct inode *inode, uint64_t start, uint64_t end)
+{
+	if (start < end)
+		wait_range(&inode->mapping, start, end);
+}
+
+void writeback_start_range(struct inode *inode, uint64_t start, uint64_t end)
+{
+	struct pass p;
+
+	if (start >= end || !mapping_is_marked(&inode->mapping, XA_MARK_DIRTY))
+		return;
+	pass_init(&p, inode, false, true, NULL);
+	write_in_place(&p, start, end, UINT64_MAX);
+	write_beyond(&p, start, end, UINT64_MAX);
+	submit_all(&p);
+}
+
 int writeback_failed(struct inode *inode, uint64_t start, uint64_t end)
 {
 	struct mapping *m = &inode->mapping;

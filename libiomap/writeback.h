@@ -23,6 +23,12 @@ uint64_t writeback_start(struct inode *inode, uint64_t start, uint64_t end, uint
  */
 int  writeback_range_sync(struct inode *inode, uint64_t start, uint64_t end);
 /*
+ * sync_file_range(): what is dirty in blocks of [start, end) and not in flight is put there, failed blocks once more. Waits only
+ * where what extends the device must be written in order. And: waits for what is in flight there.
+ */
+void writeback_start_range(struct inode *inode, uint64_t start, uint64_t end);
+void writeback_wait_range(struct inode *inode, uint64_t start, uint64_t end);
+/*
  * Before the device's size is raised, extend_lock held: a request that was made out to end where the file and the device ended
  * then has ended. No such request comes afterwards, since i_size is beyond that already.
  */

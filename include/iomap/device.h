@@ -64,7 +64,12 @@ struct iomap_device_ops {
 	int (*flush)(struct iomap_device *device, struct iomap_request *req);
 	/* Cuts or extends (by zeros) to @size; NULL: the device has a fixed size. */
 	int (*set_size)(struct iomap_device *device, uint64_t size);
-	/* The modes of fallocate(2); may be NULL. */
+	/*
+	 * fallocate(2): space for a range (mode FALLOC_FL_KEEP_SIZE), the range zeros and its space given back (FALLOC_FL_PUNCH_HOLE |
+	 * FALLOC_FL_KEEP_SIZE) or kept (FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE); -EOPNOTSUPP for what it cannot do. Starts at a
+	 * multiple of info.block and ends at one, or at or past the size; no write of the range is in flight. Comes with locks of
+	 * its file held: no file of this cache then. Durable by the next flush. May be NULL: zeros are written instead.
+	 */
 	int (*allocate)(struct iomap_device *device, uint64_t pos, uint64_t len, int mode);
 	/* SEEK_DATA or SEEK_HOLE from @pos, -ENXIO past the end; may be NULL: all is data. */
 	int (*seek)(struct iomap_device *device, uint64_t pos, int whence, uint64_t *out);

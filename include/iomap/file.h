@@ -35,6 +35,12 @@ extern "C" {
 #define IOMAP_RWF_APPEND        (1 << 3)        /* writes: at the end of the file, whatever pos says */
 #define IOMAP_RWF_DONTCACHE     (1 << 4)        /* what is read or written on the way does not stay in the cache */
 
+/* iomap_sync_range() */
+#define IOMAP_SYNC_WAIT_BEFORE  (1U << 0)       /* wait for what is in flight in the range */
+#define IOMAP_SYNC_WRITE        (1U << 1)       /* start writing what is dirty there */
+#define IOMAP_SYNC_WAIT_AFTER   (1U << 2)       /* wait for what is in flight then */
+#define IOMAP_SYNC_DURABLE      (1U << 3)       /* all of these, and then on stable media */
+
 /* iomap_failed_range.flags */
 #define IOMAP_FAILED_FLUSH      (1U << 0)       /* lost by a failed flush, not by a failed write */
 
@@ -227,6 +233,28 @@ IOMAP_API int iomap_fsync(struct iomap_file *file);
 IOMAP_API int iomap_fdatasync(struct iomap_file *file);
 
 /**
+ * iomap_sync_range - write out part of a file
+ * @file:  an open handle, any access mode
+ * @pos:   first byte, >= 0
+ * @len:   bytes, >= 0; 0 = to the end of the file
+ * @flags: any of IOMAP_SYNC_*; 0 does nothing
+ *
+ * WAIT_BEFORE, WRITE and WAIT_AFTER are those of sync_file_range(2), on the blocks that hold the range and no others: nothing is
+ * flushed, nothing is durable. WRITE alone passes over blocks in flight; with WAIT_AFTER what was dirty when the call began has been
+ * written when it returns. What makes the file longer must be written in order: then WRITE waits, and writes
+ * dirty blocks between the old end and the range, too.
+ *
+ * DURABLE makes these bytes what iomap_fdatasync() makes all: written, with the size that they need, on stable media.
+ *
+ * Context: any thread; sleeps on I/O; not from a callback.
+ * Return:  0; or the error of a block of the range that is still not written (not from WRITE alone); DURABLE: as iomap_fdatasync(),
+ *          an earlier failed flush of the file included; -EINVAL (NULL, negative, overflowing, unknown flag), -EBADF (cache
+ *          abandoned). With IOMAP_ERROR_DROP each handle gets an error once, as in Linux.
+ * Kernel:  sync_file_range(2). Differs: blocks, not pages; DURABLE.
+ */
+IOMAP_API int iomap_sync_range(struct iomap_file *file, off_t pos, off_t len, unsigned flags);
+
+/**
  * iomap_ftruncate - set a file's size
  * @file: a handle opened for writing
  * @size: new size in bytes, >= 0
@@ -240,6 +268,30 @@ IOMAP_API int iomap_fdatasync(struct iomap_file *file);
  * Kernel:  ftruncate(2).
  */
 IOMAP_API int iomap_ftruncate(struct iomap_file *file, off_t size);
+
+/**
+ * iomap_fallocate - ask for space, give it back, or make zeros of it
+ * @file: a handle opened for writing
+ * @mode: 0: space for the range, the file as long as that at least; FALLOC_FL_KEEP_SIZE: the same, but the size stays;
+ *        FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE: the range reads as zeros and its blocks are given back;
+ *        FALLOC_FL_ZERO_RANGE, alone (the file as long as that at least) or with FALLOC_FL_KEEP_SIZE: reads as zeros and keeps its blocks
+ * @pos:  first byte, >= 0
+ * @len:  bytes, > 0
+ *
+ * What is dirty in a range that is punched or zeroed is given up without being written. Whole blocks are the device's to punch or
+ * zero, the parts at the edges are zeroed in the cache. Durable by a later fsync, or
+ * when it returns where the handle has O_DSYNC or O_SYNC. ZERO_RANGE writes zeros through the cache where the
+ * device cannot do it; so does PUNCH_HOLE on a device of fixed size or without an allocate operation. A device of fixed size
+ * has all its space.
+ *
+ * Context: any thread; takes the inode lock exclusively; sleeps on memory, I/O and the throttle; not from a callback.
+ * Return:  0; or -EINVAL (NULL, @pos < 0, @len <= 0, @pos + @len past INT64_MAX), -EOPNOTSUPP (any other @mode, or the file
+ *          system cannot; nothing has changed), -EBADF (opened read-only, cache abandoned), -ENOSPC (also past the end of a device
+ *          of fixed size), -EFBIG, -EDQUOT, -ENOMEM, -EIO or what the device said. After another error than the first three a
+ *          part of the range may be done.
+ * Kernel:  fallocate(2). Differs: other modes are not there; -EINVAL, not -EFBIG, where the range overflows.
+ */
+IOMAP_API int iomap_fallocate(struct iomap_file *file, int mode, off_t pos, off_t len);
 
 /**
  * iomap_fadvise - say how a file will be used
@@ -261,15 +313,18 @@ IOMAP_API int iomap_fadvise(struct iomap_file *file, off_t pos, off_t len, int a
 /**
  * iomap_lseek - positions relative to what the file holds
  * @file:   an open handle
- * @pos:    offset to the place that @whence names
- * @whence: SEEK_END
+ * @pos:    where to look from; SEEK_END: offset to the file's size
+ * @whence: SEEK_DATA, SEEK_HOLE or SEEK_END
  *
- * A handle has no position of its own, so this only answers.
+ * A block is data if it is dirty or being written, or if something is stored there; a hole if not, also one that space was
+ * reserved for and one that was read. There is a hole at the end of every file. Where the device does not tell, all that it holds is
+ * data. A handle has no position of its own, so this only answers.
  *
- * Context: any thread; never sleeps on I/O; not from a callback.
- * Return:  the file's size + @pos; or -EINVAL (NULL, negative result, any other @whence), -EOVERFLOW, -EBADF (cache
- *          abandoned).
- * Kernel:  lseek(2). Differs: SEEK_SET, SEEK_CUR, SEEK_DATA and SEEK_HOLE are not there yet.
+ * Context: any thread; SEEK_DATA and SEEK_HOLE may sleep; not from a callback.
+ * Return:  SEEK_DATA, SEEK_HOLE: the first byte at or after @pos that is data, or in a hole; -ENXIO (@pos < 0 or at or past the
+ *          end, no data after @pos), what the device said; SEEK_END: the file's size + @pos, -EOVERFLOW;
+ *          or -EINVAL (NULL, negative result, any other @whence), -EBADF (cache abandoned).
+ * Kernel:  lseek(2). Differs: clean cache over unwritten space is no data; SEEK_SET and SEEK_CUR are not there.
  */
 IOMAP_API off_t iomap_lseek(struct iomap_file *file, off_t pos, int whence);
 

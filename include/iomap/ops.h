@@ -94,8 +94,10 @@ struct iomap_ops {
 	 */
 	int (*set_size)(void *ops_priv, uint64_t size);
 	/*
-	 * iomap_fallocate(): @mode 0, FALLOC_FL_KEEP_SIZE, or _PUNCH_HOLE | _KEEP_SIZE for whole blocks of which nothing is
-	 * cached. Locks: as set_size. NULL: -EOPNOTSUPP.
+	 * iomap_fallocate(), on whole blocks: @mode FALLOC_FL_KEEP_SIZE: space for them; a size that grows comes by set_size().
+	 * _PUNCH_HOLE | _KEEP_SIZE: they become holes, reservations for what is only dirty there go. Nothing of them is in flight; dirty
+	 * blocks are given up if this returns 0, and stay what they are if not. Locks: as set_size, and of folios of the range. NULL:
+	 * -EOPNOTSUPP; zero range writes zeros.
 	 */
 	int (*fallocate)(void *ops_priv, int mode, uint64_t pos, uint64_t length);
 	/*

@@ -260,7 +260,7 @@ static void advice_out_of_range_is_einval(void)
 	t_rig_down(&rig);
 }
 
-static void lseek_answers_for_the_end_only(void)
+static void lseek_answers_for_the_end_data_and_holes(void)
 {
 	struct t_rig rig;
 
@@ -273,7 +273,8 @@ static void lseek_answers_for_the_end_only(void)
 	CHECK_EQ(iomap_lseek(rig.file, far, SEEK_END), -EOVERFLOW);
 	CHECK_EQ(iomap_lseek(rig.file, 0, SEEK_SET), -EINVAL);
 	CHECK_EQ(iomap_lseek(rig.file, 0, SEEK_CUR), -EINVAL);
-	CHECK_EQ(iomap_lseek(rig.file, 0, SEEK_DATA), -EINVAL);
+	CHECK_EQ(iomap_lseek(rig.file, 0, SEEK_DATA), 0);
+	CHECK_EQ(iomap_lseek(rig.file, 0, SEEK_HOLE), 8192);
 	CHECK_EQ(iomap_lseek(rig.file, 0, 99), -EINVAL);
 	check_unchanged(&rig);
 	t_rig_down(&rig);
@@ -1310,7 +1311,7 @@ static const struct t_run_case cases[] = {
 	T_RUN(unknown_flags_are_eopnotsupp),
 	T_RUN(a_handle_does_what_its_access_mode_allows),
 	T_RUN(advice_out_of_range_is_einval),
-	T_RUN(lseek_answers_for_the_end_only),
+	T_RUN(lseek_answers_for_the_end_data_and_holes),
 	T_RUN(resolve_checks_its_arguments),
 	T_RUN(a_file_of_fixed_size_keeps_it),
 	T_RUN(past_the_largest_size_is_efbig),

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/falloc.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -53,7 +54,80 @@ static uint64_t until(unsigned ms_in_check, unsigned ms_in_check_long)
 	return t_run_now_ns() + 1000000ULL * rounds(ms_in_check, ms_in_check_long);
 }
 
+static int punch(struct iomap_file *file, uint64_t pos, uint64_t len)
+{
+	return iomap_fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)pos, (off_t)len);
+}
+
+static int zero(struct iomap_file *file, uint64_t pos, uint64_t len)
+{
+	return iomap_fallocate(file, FALLOC_FL_ZERO_RANGE, (off_t)pos, (off_t)len);
+}
+
+static int prealloc(struct iomap_file *file, uint64_t pos, uint64_t len)
+{
+	return iomap_fallocate(file, 0, (off_t)pos, (off_t)len);
+}
+
+#define WRITE_AND_WAIT (IOMAP_SYNC_WRITE | IOMAP_SYNC_WAIT_AFTER)
+
 /* --- data integrity ---------------------------------------------------------------------------------------------- */
+
+/* C01 */
+static void a_punch_that_starts_and_ends_in_mid_block_over_dirty_data(void)
+{
+	for (uint32_t block = 512; block <= 65536; block *= 2) {
+		struct t_rig rig;
+
+		t_rig_init(&rig);
+		rig.block_size = block;
+		t_rig_up(&rig);
+		t_rig_write(&rig, 0, 12288, 'X');
+		t_rig_write(&rig, 2048, 8192, 'Z');
+		CHECK_EQ(punch(rig.file, 2048, 8192), 0);
+		CHECK_EQ(iomap_size(rig.file), 12288);
+		t_rig_expect(&rig, 0, 2048, 'X');
+		t_rig_expect(&rig, 2048, 8192, 0);
+		t_rig_expect(&rig, 10240, 2048, 'X');
+		t_rig_write(&rig, 2048, 8192, 'Y');
+		for (unsigned pass = 0; pass < 2; pass++) {
+			CHECK_EQ(iomap_size(rig.file), 12288);
+			t_rig_expect(&rig, 0, 2048, 'X');
+			t_rig_expect(&rig, 2048, 8192, 'Y');
+			t_rig_expect(&rig, 10240, 2048, 'X');
+			CHECK_EQ(iomap_fsync(rig.file), 0);
+			t_rig_remount(&rig);
+		}
+		t_rig_down(&rig);
+	}
+}
+
+/* C02; also where the device cannot zero a range */
+static void zero_range_over_cached_dirty_halves(void)
+{
+	for (unsigned cannot = 0; cannot < 2; cannot++) {
+		struct t_rig rig;
+
+		t_rig_init(&rig);
+		rig.device_params.no_allocate = cannot;
+		t_rig_up(&rig);
+		t_rig_write(&rig, 0, 12288, 'X');
+		t_rig_write(&rig, 2048, 8192, 'Z');
+		CHECK_EQ(zero(rig.file, 2048, 8192), 0);
+		CHECK_EQ(iomap_size(rig.file), 12288);
+		t_rig_expect(&rig, 0, 2048, 'X');
+		t_rig_expect(&rig, 2048, 8192, 0);
+		t_rig_expect(&rig, 10240, 2048, 'X');
+		t_rig_write(&rig, 2048, 8192, 'Y');
+		CHECK_EQ(iomap_fsync(rig.file), 0);
+		t_rig_remount(&rig);
+		CHECK_EQ(iomap_size(rig.file), 12288);
+		t_rig_expect(&rig, 0, 2048, 'X');
+		t_rig_expect(&rig, 2048, 8192, 'Y');
+		t_rig_expect(&rig, 10240, 2048, 'X');
+		t_rig_down(&rig);
+	}
+}
 
 /* C03 */
 static void truncate_down_write_truncate_up_at_odd_offsets(void)
@@ -90,6 +164,147 @@ static void truncate_down_write_truncate_up_at_odd_offsets(void)
 		}
 		t_rig_down(&rig);
 	}
+}
+
+static void *sync_all(void *arg)
+{
+	struct { struct iomap_cache *cache; _Atomic bool *stop; } *a = arg;
+
+	while (!atomic_load(a->stop))
+		if (iomap_cache_sync(a->cache))
+			return a;
+	return NULL;
+}
+
+/* C04 */
+static void preallocated_blocks_keep_what_is_written_beside_a_sync(void)
+{
+	struct iomap_cache_params params = IOMAP_CACHE_PARAMS_INIT;
+	struct { struct iomap_cache *cache; _Atomic bool *stop; } arg;
+	_Atomic bool stop = false;
+	struct iomap_file *file;
+	unsigned char *buf = malloc(MIB);
+	char path[PATH_MAX];
+	pthread_t thread;
+	void *bad;
+
+	if (!t_direct_io())
+		t_run_skip("no O_DIRECT in the directory for temporary files");
+	params.memory_bytes = 16 * MIB;
+	CHECK_EQ(iomap_cache_create(&arg.cache, &params), 0);
+	arg.stop = &stop;
+	CHECK_EQ(pthread_create(&thread, NULL, sync_all, &arg), 0);
+	t_run_path(path, sizeof(path), "file");
+	for (unsigned i = 0; i < rounds(10, 100); i++) {
+		int ret;
+
+		CHECK_EQ(iomap_open(arg.cache, path, O_RDWR | O_CREAT, 0600, &file), 0);
+		for (unsigned k = 0; k < 16; k++)
+			CHECK_EQ(iomap_pwrite(file, "A", 1, k * 4096 + 3072), 1);
+		ret = prealloc(file, 0, 65536);
+		CHECK_MSG(ret == 0 || ret == -EOPNOTSUPP, "fallocate: %d", ret);
+		memset(buf, 'C', MIB);
+		CHECK_EQ(iomap_pwrite(file, buf, MIB, 0), (ssize_t)MIB);
+		CHECK_EQ(iomap_fsync(file), 0);
+		CHECK_EQ(iomap_cache_drop(arg.cache), 0);
+		memset(buf, 0, MIB);
+		CHECK_EQ(iomap_pread(file, buf, MIB, 0), (ssize_t)MIB);
+		CHECK_BYTES(buf, MIB, 'C');
+		CHECK_EQ(iomap_lseek(file, 0, SEEK_HOLE), (off_t)MIB);
+		CHECK_EQ(iomap_close(file), 0);
+		CHECK_EQ(unlink(path), 0);
+	}
+	atomic_store(&stop, true);
+	pthread_join(thread, &bad);
+	CHECK(!bad);
+	CHECK_EQ(iomap_cache_destroy(arg.cache), 0);
+	free(buf);
+}
+
+/* C06: a flusher that never rests in the second part */
+static void holes_of_a_file_whose_data_is_only_dirty(void)
+{
+	struct t_rig rig;
+
+	t_rig_init(&rig);
+	t_rig_up(&rig);
+	t_rig_write(&rig, 0, 131072, 'A');
+	CHECK_EQ(iomap_ftruncate(rig.file, 1048576), 0);
+	t_rig_write(&rig, 524288, 4096, 'B');
+	for (unsigned pass = 0; pass < 2; pass++) {
+		CHECK_EQ(iomap_lseek(rig.file, 0, SEEK_DATA), 0);
+		CHECK_EQ(iomap_lseek(rig.file, 100, SEEK_DATA), 100);
+		CHECK_EQ(iomap_lseek(rig.file, 0, SEEK_HOLE), 131072);
+		CHECK_EQ(iomap_lseek(rig.file, 65536, SEEK_HOLE), 131072);
+		CHECK_EQ(iomap_lseek(rig.file, 131072, SEEK_DATA), 524288);
+		CHECK_EQ(iomap_lseek(rig.file, 524288, SEEK_HOLE), 528384);
+		CHECK_EQ(iomap_lseek(rig.file, 528384, SEEK_DATA), -ENXIO);
+		CHECK_EQ(iomap_fsync(rig.file), 0);
+	}
+	CHECK_EQ(punch(rig.file, 0, 65536), 0);
+	CHECK_EQ(iomap_lseek(rig.file, 0, SEEK_DATA), 65536);
+	t_rig_expect(&rig, 0, 65536, 0);                /* reading a hole does not make it data */
+	CHECK_EQ(iomap_lseek(rig.file, 0, SEEK_DATA), 65536);
+	t_rig_down(&rig);
+
+	t_rig_init(&rig);
+	rig.params.dirty_writeback_ms = 1;
+	rig.params.dirty_expire_ms = 1;
+	t_rig_up(&rig);
+	for (unsigned i = 0; i < rounds(1000, 10000); i++) {
+		CHECK_EQ(iomap_ftruncate(rig.file, 0), 0);
+		t_rig_write(&rig, 0, 4096, 'A');
+		for (unsigned k = 0; k < 20; k++) {
+			CHECK_EQ(iomap_lseek(rig.file, 0, SEEK_DATA), 0);
+			CHECK_EQ(iomap_lseek(rig.file, 0, SEEK_HOLE), 4096);
+		}
+	}
+	t_rig_down(&rig);
+}
+
+/* C07 */
+static void holes_among_preallocated_blocks_with_some_dirty_data(void)
+{
+	struct t_rig rig;
+
+	t_rig_init(&rig);
+	t_rig_up(&rig);
+	CHECK_EQ(prealloc(rig.file, 0, 65536), 0);
+	CHECK_EQ(iomap_size(rig.file), 65536);
+	CHECK_EQ(iomap_lseek(rig.file, 0, SEEK_DATA), -ENXIO);
+	t_rig_write(&rig, 16384, 4096, 'A');
+	t_rig_write(&rig, 49152, 1, 'B');
+	for (unsigned pass = 0; pass < 3; pass++) {
+		CHECK_EQ(iomap_lseek(rig.file, 0, SEEK_DATA), 16384);
+		CHECK_EQ(iomap_lseek(rig.file, 16384, SEEK_HOLE), 20480);
+		CHECK_EQ(iomap_lseek(rig.file, 20480, SEEK_DATA), 49152);
+		CHECK_EQ(iomap_lseek(rig.file, 49152, SEEK_HOLE), 53248);
+		CHECK_EQ(iomap_lseek(rig.file, 53248, SEEK_DATA), -ENXIO);
+		if (pass == 0)
+			CHECK_EQ(iomap_fsync(rig.file), 0);
+		else
+			t_rig_expect(&rig, 0, 16384, 0);        /* unlike Linux, reading in between makes no difference */
+	}
+	t_rig_down(&rig);
+}
+
+/* C08 */
+static void a_second_write_into_a_half_written_preallocated_block(void)
+{
+	struct t_rig rig;
+
+	t_rig_init(&rig);
+	t_rig_up(&rig);
+	CHECK_EQ(prealloc(rig.file, 0, 131072), 0);
+	t_rig_write(&rig, 65536, 2048, 'A');
+	fsync_and_drop(&rig);
+	t_rig_write(&rig, 67584, 2048, 'B');
+	fsync_and_drop(&rig);
+	t_rig_expect(&rig, 61440, 4096, 0);
+	t_rig_expect(&rig, 65536, 2048, 'A');
+	t_rig_expect(&rig, 67584, 2048, 'B');
+	t_rig_expect(&rig, 69632, 4096, 0);
+	t_rig_down(&rig);
 }
 
 /* C09; once with the folios that reading made, once with the large one that writing made */
@@ -177,6 +392,82 @@ static void a_block_read_late_does_not_overwrite_newer_blocks(void)
 	for (unsigned pass = 0; pass < 2; pass++) {
 		t_rig_expect(&rig, 0, 1024, 'N');
 		t_rig_expect(&rig, 1024, 3072, 'A');
+		fsync_and_drop(&rig);
+	}
+	t_rig_down(&rig);
+}
+
+static int64_t punch_the_middle(void *arg) { return punch(arg, 4096, 8192); }
+
+/* C12 */
+static void a_punched_range_leaves_the_cache(void)
+{
+	for (unsigned held = 0; held < 2; held++) {
+		struct t_hold_entry log[16];
+		struct t_call call;
+		struct t_rig rig;
+		bool punched = false;
+
+		t_rig_init(&rig);
+		rig.params.max_folio_bytes = 4096;
+		t_rig_up(&rig);
+		t_rig_write(&rig, 0, 16384, 'A');
+		if (held) {
+			CHECK_EQ(iomap_ftruncate(rig.file, 16384), 0);
+			CHECK_EQ(iomap_fsync(rig.file), 0);
+			t_rig_write(&rig, 0, 16384, 'A');
+			t_hold_park(rig.hold, T_HOLD_WRITE, 0, 0);
+			CHECK_EQ(iomap_sync_range(rig.file, 0, 0, IOMAP_SYNC_WRITE), 0);
+			CHECK(t_hold_wait_parked(rig.hold, 1));
+			t_call_fn(&call, punch_the_middle, rig.file);
+			T_WAIT(t_call_done(&call), 50);
+			CHECK(!t_call_done(&call));     /* what is in flight would come after it */
+			t_hold_release(rig.hold);
+			CHECK_EQ(t_call_wait(&call), 0);
+			t_call_free(&call);
+		} else {
+			CHECK_EQ(iomap_fsync(rig.file), 0);
+			t_rig_expect(&rig, 0, 16384, 'A');
+			CHECK_EQ(punch(rig.file, 4096, 8192), 0);
+			punched = true;
+		}
+		t_hold_log_clear(rig.hold);
+		if (punched)
+			CHECK_EQ(t_rig_stat(&rig).cached_bytes, 8192);
+		for (unsigned pass = 0; pass < 2; pass++) {
+			CHECK_EQ(iomap_size(rig.file), 16384);
+			t_rig_expect(&rig, 0, 4096, 'A');
+			t_rig_expect(&rig, 4096, 8192, 0);
+			t_rig_expect(&rig, 12288, 4096, 'A');
+			fsync_and_drop(&rig);
+		}
+		for (unsigned i = 0, nr = t_hold_log(rig.hold, log, 16); i < nr; i++)
+			CHECK(log[i].op != IOMAP_REQ_WRITE || log[i].pos + log[i].len <= 4096 || log[i].pos >= 12288);
+		t_rig_expect_stored(&rig, 4096, 8192, 0);
+		CHECK_EQ(t_hold_allocated(rig.hold), 8192);
+		t_rig_down(&rig);
+	}
+}
+
+/* C13 */
+static void a_punch_does_not_reach_past_its_end(void)
+{
+	struct t_rig rig;
+
+	t_rig_init(&rig);
+	t_rig_up(&rig);
+	t_rig_write(&rig, 0, 65536, 'A');
+	CHECK_EQ(iomap_fsync(rig.file), 0);
+	t_rig_write(&rig, 24576, 4096, 'N');
+	CHECK_EQ(punch(rig.file, 4096, 20480), 0);
+	CHECK_EQ(punch(rig.file, 30000, 10), 0);
+	for (unsigned pass = 0; pass < 2; pass++) {
+		t_rig_expect(&rig, 0, 4096, 'A');
+		t_rig_expect(&rig, 4096, 20480, 0);
+		t_rig_expect(&rig, 24576, 4096, 'N');
+		t_rig_expect(&rig, 28672, 1328, 'A');
+		t_rig_expect(&rig, 30000, 10, 0);
+		t_rig_expect(&rig, 30010, 35526, 'A');
 		fsync_and_drop(&rig);
 	}
 	t_rig_down(&rig);
@@ -330,11 +621,43 @@ static void a_buffer_does_not_change_while_it_is_written(void)
 
 /* --- size and end of file ---------------------------------------------------------------------------------------- */
 
+/* C17: a device that hands out blocks with old contents is the file system's; here all there may be is what was written, and zeros */
+static void a_crash_after_an_allocation_change_shows_nothing_old(void)
+{
+	static const int modes[] = {
+		FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE,
+	};
+
+	for (unsigned i = 0; i < rounds(60, 1000); i++) {
+		unsigned char *buf = malloc(65536);
+		struct t_rig rig;
+		off_t size;
+
+		t_rig_init(&rig);
+		rig.device_params.volatile_cache = true;
+		t_rig_up(&rig);
+		t_rig_write(&rig, 0, 65536, 1);
+		CHECK_EQ(iomap_fallocate(rig.file, modes[i % 3], 61440, 4096), 0);
+		if (i % 2)
+			CHECK_EQ(iomap_sync_range(rig.file, 0, 0, IOMAP_SYNC_WRITE), 0);
+		t_rig_crash(&rig, i);
+		size = iomap_size(rig.file);
+		CHECK(size >= 0 && size <= 65536);
+		CHECK_EQ(iomap_pread(rig.file, buf, 65536, 0), size);
+		for (off_t k = 0; k < size; k++)
+			CHECK(buf[k] <= 1);
+		t_rig_down(&rig);
+		free(buf);
+	}
+}
+
 /* C18: the device fills the memory of a read past its end with 0xAA */
 static void garbage_behind_the_end_never_shows(void)
 {
-	for (unsigned variant = 0; variant < 2; variant++) {
-		off_t size = variant ? 9001 : 8192;
+	static const off_t sizes[] = { 8192, 9001, 12288 };
+
+	for (unsigned variant = 0; variant < 3; variant++) {
+		off_t size = sizes[variant];
 		struct t_rig rig;
 
 		t_rig_init(&rig);
@@ -344,8 +667,10 @@ static void garbage_behind_the_end_never_shows(void)
 		t_rig_expect(&rig, 4096, 904, 'A');
 		if (variant == 0)
 			CHECK_EQ(iomap_ftruncate(rig.file, 8192), 0);
-		else
+		else if (variant == 1)
 			t_rig_write(&rig, 9000, 1, 'N');
+		else
+			CHECK_EQ(prealloc(rig.file, 0, 12288), 0);
 		for (unsigned pass = 0; pass < 2; pass++) {
 			CHECK_EQ(iomap_size(rig.file), size);
 			t_rig_expect(&rig, 4096, 904, 'A');
@@ -355,6 +680,48 @@ static void garbage_behind_the_end_never_shows(void)
 			if (pass == 0)
 				t_rig_crash(&rig, variant);
 		}
+		t_rig_down(&rig);
+	}
+}
+
+/* C19 */
+static void a_cut_in_a_dirty_block_over_unwritten_space_then_a_punch_behind(void)
+{
+	for (unsigned synced = 0; synced < 2; synced++) {
+		struct t_rig rig;
+
+		t_rig_init(&rig);
+		rig.device_params.volatile_cache = true;
+		t_rig_up(&rig);
+		CHECK_EQ(iomap_fallocate(rig.file, FALLOC_FL_KEEP_SIZE, 0, 4096), 0);
+		t_rig_write(&rig, 0, 4096, 'W');
+		if (synced)
+			CHECK_EQ(iomap_fsync(rig.file), 0);
+		CHECK_EQ(iomap_ftruncate(rig.file, 16), 0);
+		CHECK_EQ(punch(rig.file, 16, 16), 0);
+		CHECK_EQ(iomap_cache_drop(rig.cache), 0);
+		CHECK_EQ(iomap_size(rig.file), 16);
+		t_rig_expect(&rig, 0, 16, 'W');
+		CHECK_EQ(iomap_ftruncate(rig.file, 4096), 0);
+		for (unsigned pass = 0; pass < 2; pass++) {
+			t_rig_expect(&rig, 0, 16, 'W');
+			t_rig_expect(&rig, 16, 4080, 0);
+			CHECK_EQ(iomap_fsync(rig.file), 0);
+			t_rig_crash(&rig, 0);
+		}
+		t_rig_down(&rig);
+
+		t_rig_init(&rig);
+		t_rig_up(&rig);
+		CHECK_EQ(iomap_fallocate(rig.file, FALLOC_FL_KEEP_SIZE, 0x35870, 0xa790), 0);
+		t_rig_write(&rig, 0x2aa50, 0xc37f, 'W');
+		if (synced)
+			CHECK_EQ(iomap_fsync(rig.file), 0);
+		CHECK_EQ(iomap_ftruncate(rig.file, 0x36dcd), 0);
+		CHECK_EQ(zero(rig.file, 0x35849, 0x1584), 0);
+		CHECK_EQ(iomap_size(rig.file), 0x36dcd);
+		t_rig_expect(&rig, 0x2aa50, 0x35849 - 0x2aa50, 'W');
+		t_rig_expect(&rig, 0x361c8, 0xc05, 0);
 		t_rig_down(&rig);
 	}
 }
@@ -745,6 +1112,62 @@ static void truncating_dirty_data_gives_its_count_back(void)
 	t_rig_down(&rig);
 }
 
+/* C31 */
+static void a_dirty_count_with_partly_covered_blocks(void)
+{
+	struct t_rig rig;
+
+	t_rig_init(&rig);
+	rig.params.max_folio_bytes = 4096;
+	t_rig_up(&rig);
+	t_rig_write(&rig, 0, 65536, 'A');
+	CHECK_EQ(t_rig_stat(&rig).dirty_bytes, 65536);
+	CHECK_EQ(punch(rig.file, 6000, 20000), 0);
+	CHECK_EQ(t_rig_stat(&rig).dirty_bytes, 49152);
+	CHECK_EQ(iomap_ftruncate(rig.file, 30001), 0);
+	CHECK_EQ(t_rig_stat(&rig).dirty_bytes, 16384);
+	t_rig_reset(&rig);
+	CHECK_EQ(iomap_fsync(rig.file), 0);
+	CHECK_EQ(t_rig_stat(&rig).dirty_bytes, 0);
+	/* Linux, and the case, count whole blocks: here the last one is written at its exact length. */
+	CHECK_EQ(t_rig_io(&rig).written_bytes, 12288 + 30001 % 4096);
+	CHECK_EQ(iomap_cache_drop(rig.cache), 0);
+	CHECK_EQ(iomap_size(rig.file), 30001);
+	t_rig_expect(&rig, 0, 6000, 'A');
+	t_rig_expect(&rig, 6000, 20000, 0);
+	t_rig_expect(&rig, 26000, 4001, 'A');
+	t_rig_down(&rig);
+}
+
+/* C39; in both sizes of folios */
+static void a_folio_with_nothing_left_to_write_is_not_dirty(void)
+{
+	for (unsigned order = 0; order <= 4; order += 4) {
+		struct iomap_cache_stat st;
+		struct t_rig rig;
+		uint64_t written;
+
+		t_rig_init(&rig);
+		rig.params.max_folio_bytes = 4096U << order;
+		t_rig_up(&rig);
+		t_rig_write(&rig, 0, 65536, 'B');
+		CHECK_EQ(iomap_fsync(rig.file), 0);
+		t_rig_write(&rig, 4096, 4096, 'A');
+		CHECK_EQ(punch(rig.file, 4096, 4096), 0);
+		CHECK_EQ(iomap_sync_range(rig.file, 0, 0, WRITE_AND_WAIT), 0);
+		st = t_rig_stat(&rig);
+		CHECK_EQ(st.dirty_bytes, 0);
+		CHECK_EQ(st.pinned_bytes, 0);
+		written = t_rig_io(&rig).written_bytes;
+		CHECK_EQ(written, 65536);
+		CHECK_EQ(iomap_fsync(rig.file), 0);
+		CHECK_EQ(t_rig_io(&rig).written_bytes, (long long)written);
+		t_rig_close(&rig);
+		t_rig_open(&rig);
+		t_rig_down(&rig);
+	}
+}
+
 /* C35a */
 static void below_the_middle_nobody_is_throttled(void)
 {
@@ -1071,6 +1494,7 @@ static void only_fsync_takes_the_error_away(void)
 		CHECK(T_WAIT(a_write_failed(&rig), 5000));
 		CHECK_EQ(fstat_size(rig.file), 8192);
 		CHECK_EQ(iomap_lseek(rig.file, 0, SEEK_END), 8192);
+		CHECK_EQ(iomap_lseek(rig.file, 0, SEEK_DATA), 0);
 		CHECK_EQ(iomap_pread(rig.file, buf, 4096, 4096), 4096);
 		CHECK_EQ(iomap_ftruncate(rig.file, 16384), 0);
 		CHECK_EQ(iomap_fadvise(rig.file, 0, 0, POSIX_FADV_WILLNEED), 0);
@@ -1484,6 +1908,79 @@ static void *truncate_to_4096(void *arg)
 		loop->turns++;
 	}
 	return NULL;
+}
+
+struct puncher { struct iomap_file *file; _Atomic bool stop; };
+
+static void *read_anywhere(void *arg)
+{
+	struct puncher *p = arg;
+	unsigned char *buf = malloc(65536);
+	uint64_t random = (uint64_t)(uintptr_t)buf;
+	void *bad = NULL;
+
+	while (!atomic_load(&p->stop) && !bad) {
+		uint64_t pos = t_random_below(&random, MIB - 65536);
+
+		if (iomap_pread(p->file, buf, 65536, (off_t)pos) != 65536)
+			bad = p;
+		for (unsigned i = 0; i < 65536 && !bad; i++)
+			if (buf[i] != 'A' && !(buf[i] == 0 && pos + i >= 262144 && pos + i < 524288))
+				bad = p;
+	}
+	free(buf);
+	return bad;
+}
+
+static void *want_all(void *arg)
+{
+	struct puncher *p = arg;
+
+	while (!atomic_load(&p->stop))
+		iomap_fadvise(p->file, 0, MIB, POSIX_FADV_WILLNEED);
+	return NULL;
+}
+
+/* C58 */
+static void a_punch_beside_reads_and_readahead(void)
+{
+	for (unsigned i = 0; i < rounds(6, 100); i++) {
+		pthread_t threads[3];
+		struct puncher p;
+		struct t_rig rig;
+		uint64_t end;
+		void *bad;
+
+		t_rig_init(&rig);
+		rig.device_params.latency_ns = 20000;
+		rig.device_params.jitter_ns = 200000;
+		t_rig_up(&rig);
+		t_rig_write(&rig, 0, MIB, 'A');
+		fsync_and_drop(&rig);
+		p.file = rig.file;
+		atomic_init(&p.stop, false);
+		for (unsigned t = 0; t < 3; t++)
+			CHECK_EQ(pthread_create(&threads[t], NULL, t < 2 ? read_anywhere : want_all, &p), 0);
+		end = until(10, 50);
+		while (t_run_now_ns() < end)
+			t_run_nap();
+		CHECK_EQ(punch(rig.file, 262144, 262144), 0);
+		end = until(100, 2000);
+		while (t_run_now_ns() < end)
+			t_rig_expect(&rig, 262144, 262144, 0);
+		atomic_store(&p.stop, true);
+		for (unsigned t = 0; t < 3; t++) {
+			pthread_join(threads[t], &bad);
+			CHECK(!bad);
+		}
+		for (unsigned pass = 0; pass < 2; pass++) {
+			t_rig_expect(&rig, 0, 262144, 'A');
+			t_rig_expect(&rig, 262144, 262144, 0);
+			t_rig_expect(&rig, 524288, 524288, 'A');
+			CHECK_EQ(iomap_cache_drop(rig.cache), 0);
+		}
+		t_rig_down(&rig);
+	}
 }
 
 /* C59 */
@@ -2102,6 +2599,146 @@ static void the_last_byte_of_the_largest_file(void)
 	sparse_down(&s);
 }
 
+/* C83 */
+static void seeking_outside_the_file(void)
+{
+	static const off_t outside[] = { -1, INT64_MIN, 8192, 8193, INT64_MAX };
+	struct t_rig rig;
+	struct sparse s;
+	uint64_t began;
+
+	t_rig_init(&rig);
+	t_rig_up(&rig);
+	t_rig_write(&rig, 0, 8192, 'A');
+	for (unsigned i = 0; i < 5; i++) {
+		CHECK_EQ(iomap_lseek(rig.file, outside[i], SEEK_DATA), -ENXIO);
+		CHECK_EQ(iomap_lseek(rig.file, outside[i], SEEK_HOLE), -ENXIO);
+	}
+	CHECK_EQ(iomap_lseek(rig.file, 8191, SEEK_HOLE), 8192);
+	CHECK_EQ(iomap_lseek(rig.file, 0, 99), -EINVAL);
+	t_rig_down(&rig);
+
+	sparse_up(&s);
+	CHECK_EQ(iomap_ftruncate(s.file, INT64_MAX), 0);
+	began = t_run_now_ns();
+	CHECK_EQ(iomap_lseek(s.file, 0, SEEK_DATA), -ENXIO);
+	CHECK_EQ(iomap_lseek(s.file, 0, SEEK_HOLE), 0);
+	CHECK_EQ(iomap_lseek(s.file, INT64_MAX - 1, SEEK_HOLE), INT64_MAX - 1);
+	CHECK_EQ(iomap_lseek(s.file, INT64_MAX, SEEK_DATA), -ENXIO);
+	CHECK_LE(t_run_now_ns() - began, 40000000ULL * t_run_slow());
+	sparse_down(&s);
+}
+
+/* C84 */
+static void sync_range_checks_its_arguments_and_flushes_nothing(void)
+{
+	struct t_rig rig;
+
+	t_rig_init(&rig);
+	rig.device_params.volatile_cache = true;
+	t_rig_up(&rig);
+	t_rig_write(&rig, 0, 8192, 'A');
+	CHECK_EQ(iomap_sync_range(rig.file, 0, 0, 0), 0);
+	CHECK_EQ(iomap_sync_range(rig.file, 0, 0, 1U << 4), -EINVAL);   /* 8 is ours: DURABLE */
+	CHECK_EQ(iomap_sync_range(rig.file, -1, 0, IOMAP_SYNC_WRITE), -EINVAL);
+	CHECK_EQ(iomap_sync_range(rig.file, 0, -1, IOMAP_SYNC_WRITE), -EINVAL);
+	CHECK_EQ(iomap_sync_range(rig.file, INT64_MAX, 1, IOMAP_SYNC_WRITE), -EINVAL);
+	CHECK_EQ(t_rig_io(&rig).write_ios, 0);
+	CHECK_EQ(t_rig_stat(&rig).dirty_bytes, 8192);
+	CHECK_EQ(iomap_sync_range(rig.file, 0, 0, WRITE_AND_WAIT), 0);
+	CHECK_EQ(t_rig_stat(&rig).dirty_bytes, 0);
+	CHECK_EQ(t_rig_stat(&rig).writeback_bytes, 0);
+	CHECK_EQ(t_rig_io(&rig).written_bytes, 8192);
+	CHECK_EQ(t_rig_io(&rig).flushes, 0);
+	CHECK_EQ(t_hold_durable_size(rig.hold), 0);
+	CHECK_EQ(iomap_sync_range(rig.file, 0, 4096, IOMAP_SYNC_DURABLE), 0);
+	CHECK_EQ(t_rig_io(&rig).flushes, 1);
+	CHECK_EQ(t_hold_durable_size(rig.hold), 8192);
+	t_rig_down(&rig);
+}
+
+/* C88 */
+static void fallocate_checks_its_arguments(void)
+{
+	const uint64_t most = INT64_MAX;
+	struct t_rig rig;
+
+	t_rig_init(&rig);
+	t_rig_up(&rig);
+	t_rig_write(&rig, 0, 4194304, 'A');
+	CHECK_EQ(punch(rig.file, 0, 0), -EINVAL);
+	CHECK_EQ(punch(rig.file, (uint64_t)-1, 10), -EINVAL);
+	CHECK_EQ(punch(rig.file, 0, (uint64_t)-1), -EINVAL);
+	CHECK_EQ(zero(rig.file, 0, 0), -EINVAL);
+	CHECK_EQ(prealloc(rig.file, 1, most), -EINVAL);
+	CHECK_EQ(zero(rig.file, most, 1), -EINVAL);
+	for (unsigned bit = 0; bit < 31; bit++) {
+		int mode = (int)(1U << bit);
+
+		if (mode != FALLOC_FL_KEEP_SIZE && mode != FALLOC_FL_ZERO_RANGE)
+			CHECK_EQ(iomap_fallocate(rig.file, mode, 0, 4096), -EOPNOTSUPP);
+		if (mode != FALLOC_FL_KEEP_SIZE && mode != FALLOC_FL_ZERO_RANGE && mode != FALLOC_FL_PUNCH_HOLE)
+			CHECK_EQ(iomap_fallocate(rig.file, mode | FALLOC_FL_KEEP_SIZE, 0, 4096), -EOPNOTSUPP);
+	}
+	CHECK_EQ(t_rig_stat(&rig).dirty_bytes, 4194304);
+	t_rig_expect(&rig, 0, 65536, 'A');
+	CHECK_EQ(punch(rig.file, 3145728, 4194304), 0);
+	CHECK_EQ(iomap_size(rig.file), 4194304);
+	t_rig_expect(&rig, 3145727, 1, 'A');
+	t_rig_expect(&rig, 3145728, 65536, 0);
+	CHECK_EQ(punch(rig.file, 0, most), 0);
+	CHECK_EQ(iomap_size(rig.file), 4194304);
+	for (uint64_t pos = 0; pos < 4194304; pos += 65536)
+		t_rig_expect(&rig, pos, 65536, 0);
+	CHECK_EQ(t_rig_stat(&rig).dirty_bytes, 0);
+	t_rig_down(&rig);
+}
+
+/* The same calls above 4 GiB, at 2^40, and at the largest size */
+static void holes_zeros_and_syncs_at_large_offsets(void)
+{
+	static const uint64_t at[] = { UINT64_C(1) << 32, UINT64_C(1) << 40, INT64_MAX - 65535 };
+
+	for (unsigned i = 0; i < 3; i++) {
+		uint64_t base = at[i], end = base + 65535;
+		struct sparse s;
+
+		sparse_up(&s);
+		for (uint64_t pos = base - 4096; pos < end; pos += 4096)
+			sparse_write(&s, pos, pos + 4096 > end ? end - pos : 4096, 'A');
+		CHECK_EQ(iomap_size(s.file), (off_t)end);
+		CHECK_EQ(punch(s.file, base + 100, 10000), 0);
+		CHECK_EQ(zero(s.file, base + 20000, 20000), 0);
+		CHECK_EQ(prealloc(s.file, base, 65535), 0);
+		CHECK_EQ(punch(s.file, base + 61440, (uint64_t)INT64_MAX - (base + 61440)), 0);
+		CHECK_EQ(iomap_size(s.file), (off_t)end);
+		for (unsigned pass = 0; pass < 3; pass++) {
+			sparse_expect(&s, base + 99, 1, 1, 'A');
+			sparse_expect(&s, base + 100, 4096, 4096, 0);
+			sparse_expect(&s, base + 100 + 9999, 1, 1, 0);
+			sparse_expect(&s, base + 100 + 10000, 1, 1, 'A');
+			sparse_expect(&s, base + 19999, 1, 1, 'A');
+			sparse_expect(&s, base + 20000, 4096, 4096, 0);
+			sparse_expect(&s, base + 39999, 1, 1, 0);
+			sparse_expect(&s, base + 40000, 4096, 4096, 'A');
+			sparse_expect(&s, base + 61440, 4095, 4095, 0);
+			CHECK_EQ(iomap_lseek(s.file, 0, SEEK_DATA), (off_t)base - 4096);
+			CHECK_EQ(iomap_lseek(s.file, (off_t)base + 100, SEEK_HOLE), (off_t)base + 4096);
+			if (pass == 0)
+				CHECK_EQ(iomap_sync_range(s.file, (off_t)base, 65535, IOMAP_SYNC_DURABLE), 0);
+			else
+				CHECK_EQ(iomap_cache_drop(s.cache), 0);
+		}
+		CHECK_EQ(iomap_sync_range(s.file, (off_t)end, INT64_MAX - (off_t)end, IOMAP_SYNC_WRITE), 0);
+		CHECK_EQ(iomap_sync_range(s.file, (off_t)end, INT64_MAX, IOMAP_SYNC_WRITE), -EINVAL);
+		CHECK_EQ(prealloc(s.file, (uint64_t)INT64_MAX - 1, 1), 0);
+		CHECK_EQ(iomap_size(s.file), INT64_MAX);
+		if (end < INT64_MAX)
+			sparse_expect(&s, end, 1, 1, 0);
+		sparse_down(&s);
+	}
+}
+
 /* C90 */
 static void a_write_into_the_last_page_of_the_offsets(void)
 {
@@ -2134,6 +2771,7 @@ static void offsets_above_4_gib_in_a_sparse_file(void)
 	sparse_expect(&s, 6442450944 + 5, 1, 1, 'M');
 	sparse_expect(&s, 6442450944 + 6, 4, 4, 0);
 	CHECK_EQ(iomap_size(s.file), 8589934592);
+	CHECK_EQ(iomap_lseek(s.file, 0, SEEK_DATA), 4294971392);
 	sparse_down(&s);
 }
 
@@ -2154,6 +2792,7 @@ static void block_numbers_around_2_to_the_32(void)
 		sparse_expect(&s, at[i], 4096, 4096, "ANM"[i]);
 	sparse_expect(&s, 0, 4096, 4096, 0);
 	CHECK_EQ(iomap_size(s.file), 17592186048512LL);
+	CHECK_EQ(iomap_lseek(s.file, 0, SEEK_DATA), 17592186036224LL);
 	CHECK_EQ(iomap_device_stat(s.device, &io, sizeof(io)), 0);
 	CHECK_EQ(io.written_bytes, 12288);
 	CHECK_EQ(iomap_cache_stat(s.cache, &st, sizeof(st)), 0);
@@ -2162,13 +2801,23 @@ static void block_numbers_around_2_to_the_32(void)
 }
 
 static const struct t_run_case cases[] = {
+	T_RUN(a_punch_that_starts_and_ends_in_mid_block_over_dirty_data),
+	T_RUN(zero_range_over_cached_dirty_halves),
 	T_RUN(truncate_down_write_truncate_up_at_odd_offsets),
+	T_RUN(preallocated_blocks_keep_what_is_written_beside_a_sync),
+	T_RUN(holes_of_a_file_whose_data_is_only_dirty),
+	T_RUN(holes_among_preallocated_blocks_with_some_dirty_data),
+	T_RUN(a_second_write_into_a_half_written_preallocated_block),
 	T_RUN(one_dirty_byte_does_not_write_the_large_folio),
 	T_RUN(block_state_attached_late_forgets_nothing),
 	T_RUN(a_block_read_late_does_not_overwrite_newer_blocks),
+	T_RUN(a_punched_range_leaves_the_cache),
+	T_RUN(a_punch_does_not_reach_past_its_end),
 	T_RUN(a_block_rewritten_under_writeback_is_written_again),
 	T_RUN(a_buffer_does_not_change_while_it_is_written),
+	T_RUN(a_crash_after_an_allocation_change_shows_nothing_old),
 	T_RUN(garbage_behind_the_end_never_shows),
+	T_RUN(a_cut_in_a_dirty_block_over_unwritten_space_then_a_punch_behind),
 	T_RUN(fdatasync_after_a_small_append_saves_the_size),
 	T_RUN_FOR(a_file_that_grows_has_no_hole_after_a_crash, 60),
 	T_RUN(a_dsync_write_beside_a_dirty_end_is_durable),
@@ -2178,6 +2827,8 @@ static const struct t_run_case cases[] = {
 	T_RUN(a_truncate_is_not_undone_by_writeback_that_ends_later),
 	T_RUN_FOR(an_old_end_of_a_file_is_not_written_over_newer_bytes, 60),
 	T_RUN(truncating_dirty_data_gives_its_count_back),
+	T_RUN(a_dirty_count_with_partly_covered_blocks),
+	T_RUN(a_folio_with_nothing_left_to_write_is_not_dirty),
 	T_RUN(below_the_middle_nobody_is_throttled),
 	T_RUN_FOR(pauses_are_bounded_after_an_idle_time, 60),
 	T_RUN(at_the_hard_limit_a_writer_waits_for_the_device),
@@ -2200,6 +2851,7 @@ static const struct t_run_case cases[] = {
 	T_RUN(destroy_with_a_read_in_flight_frees_nothing_under_it),
 	T_RUN(a_block_read_by_several_requests_is_valid_once_all_are_done),
 	T_RUN(all_who_wait_for_a_failing_read_get_its_error),
+	T_RUN(a_punch_beside_reads_and_readahead),
 	T_RUN(a_write_beside_a_truncate_leaves_nothing_dirty),
 	T_RUN(appends_of_many_threads_are_whole_and_in_order),
 	T_RUN_FOR(reclaim_beside_deletion_and_close_is_clean, 60),
@@ -2214,6 +2866,10 @@ static const struct t_run_case cases[] = {
 	T_RUN(dontneed_never_loses_dirty_data),
 	T_RUN(one_failing_allocation_in_three_shows_no_wrong_byte),
 	T_RUN(the_last_byte_of_the_largest_file),
+	T_RUN(seeking_outside_the_file),
+	T_RUN(sync_range_checks_its_arguments_and_flushes_nothing),
+	T_RUN(fallocate_checks_its_arguments),
+	T_RUN(holes_zeros_and_syncs_at_large_offsets),
 	T_RUN(a_write_into_the_last_page_of_the_offsets),
 	T_RUN(offsets_above_4_gib_in_a_sparse_file),
 	T_RUN(block_numbers_around_2_to_the_32),
