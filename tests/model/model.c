@@ -19,6 +19,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/falloc.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -35,6 +36,7 @@ enum kind {
 	OP_WRITE, OP_WRITEV, OP_DSYNC, OP_APPEND, OP_NOWAIT_WRITE,
 	OP_READ, OP_READV, OP_NOWAIT_READ, OP_VERIFY,
 	OP_TRUNCATE, OP_FSYNC, OP_FDATASYNC, OP_FADVISE, OP_DROP, OP_REOPEN, OP_SECOND, OP_SET, OP_SYNC, OP_CRASH,
+	OP_PUNCH, OP_ZERO, OP_ALLOCATE, OP_SEEK, OP_SYNC_RANGE,
 	NR_KINDS
 };
 
@@ -48,7 +50,8 @@ static const struct {
 	[OP_VERIFY] = { "verify", 1 }, [OP_TRUNCATE] = { "truncate", 6 }, [OP_FSYNC] = { "fsync", 2 },
 	[OP_FDATASYNC] = { "fdatasync", 2 }, [OP_FADVISE] = { "fadvise", 6 }, [OP_DROP] = { "drop", 3 },
 	[OP_REOPEN] = { "reopen", 3 }, [OP_SECOND] = { "second", 2 }, [OP_SET] = { "set", 2 }, [OP_SYNC] = { "sync", 1 },
-	[OP_CRASH] = { "crash", 1 },
+	[OP_CRASH] = { "crash", 1 }, [OP_PUNCH] = { "punch", 6 }, [OP_ZERO] = { "zero", 4 }, [OP_ALLOCATE] = { "allocate", 2 },
+	[OP_SEEK] = { "seek", 4 }, [OP_SYNC_RANGE] = { "sync-range", 3 },
 };
 
 struct op {
@@ -196,6 +199,10 @@ static void make_ops(uint64_t *r)
 		case OP_APPEND:
 			size += op->len;
 			break;
+		case OP_ZERO: case OP_ALLOCATE:
+			if (!(op->arg & 1) && op->len && op->pos + op->len > size)
+				size = op->pos + op->len;
+			break;
 		case OP_TRUNCATE:
 			if (op->arg & 1 && size)
 				op->pos = t_random_below(r, size);
@@ -291,6 +298,9 @@ static void print_op(unsigned nr, const struct op *op)
 		break;
 	case OP_FADVISE:
 		printf("handle %u, %llu + %llu, advice %u\n", op->slot, pos, len, op->arg % 6);
+		break;
+	case OP_PUNCH: case OP_SEEK: case OP_ZERO: case OP_ALLOCATE: case OP_SYNC_RANGE:
+		printf("handle %u, %llu + %llu, arg %u\n", op->slot, pos, len, op->arg);
 		break;
 	case OP_REOPEN:
 		printf("%s%s%s\n", op->arg & 1 ? "both " : "", op->arg & 14 ? "" : "O_TRUNC ", op->arg & 112 ? "" : "O_APPEND");
@@ -482,6 +492,17 @@ static void model_truncate(uint64_t to)
 		gap(old, to);
 	}
 	new_size(to, to);
+}
+
+/* [pos, to) reads as zeros; what of it lies past the size did so already. */
+static void model_clear(uint64_t pos, uint64_t to)
+{
+	if (to > size)
+		to = size;
+	if (pos >= to)
+		return;
+	memset(bytes + pos, 0, to - pos);
+	new_version(pos, to);
 }
 
 /* --- the file ---------------------------------------------------------------------------------------------------- */
@@ -778,6 +799,75 @@ static void do_reopen(const struct op *op)
 		open_slot(1, 0);
 }
 
+static void do_fallocate(const struct op *op)
+{
+	bool keep = op->kind == OP_PUNCH || op->arg & 1;
+	int mode = (op->kind == OP_PUNCH ? FALLOC_FL_PUNCH_HOLE : op->kind == OP_ZERO ? FALLOC_FL_ZERO_RANGE : 0) |
+		   (keep ? FALLOC_FL_KEEP_SIZE : 0);
+	uint64_t end = op->pos + op->len;
+	int ret;
+
+	if (end > MODEL_BYTES)
+		return;
+	ret = iomap_fallocate(files[op->slot], mode, (off_t)op->pos, (off_t)op->len);
+	if (!op->len) {
+		want("fallocate of nothing", ret, -EINVAL);
+		return;
+	}
+	if (ret == -EOPNOTSUPP && cfg.device == AIO && op->kind != OP_ZERO)
+		return;         /* the file system there cannot */
+	want("fallocate", ret, 0);
+	if (op->kind != OP_ALLOCATE)
+		model_clear(op->pos, end);
+	if (!keep && end > size)
+		model_truncate(end);
+	if (cfg.read_back)
+		read_and_check("read after fallocate", op->slot, op->pos > 2000 ? op->pos - 2000 : 0, op->len + 4000);
+}
+
+static bool all_zeros(uint64_t pos, uint64_t end)
+{
+	while (pos < end && !bytes[pos])
+		pos++;
+	return pos >= end;
+}
+
+/* What is said to be a hole holds zeros. Which zeros are data only tests that count blocks can tell. */
+static void do_seek(const struct op *op)
+{
+	bool data = op->arg & 1;
+	off_t at = iomap_lseek(files[op->slot], (off_t)op->pos, data ? SEEK_DATA : SEEK_HOLE);
+	uint64_t end;
+
+	if (op->pos >= size) {
+		want("seek past the end", at, -ENXIO);
+		return;
+	}
+	if (at < 0 && !(data && at == -ENXIO))
+		bad("seek %s from %llu: %lld", data ? "data" : "hole", (unsigned long long)op->pos, (long long)at);
+	if (at >= 0 && ((uint64_t)at < op->pos || (uint64_t)at > size || (data && (uint64_t)at == size)))
+		bad("seek %s from %llu: %lld, size is %llu", data ? "data" : "hole", (unsigned long long)op->pos, (long long)at,
+		    (unsigned long long)size);
+	if (data && !all_zeros(op->pos, at < 0 ? size : (uint64_t)at))
+		bad("seek data from %llu passed over data: %lld", (unsigned long long)op->pos, (long long)at);
+	end = data ? 0 : ((uint64_t)at / cfg.block + 1) * cfg.block;
+	if (!data && !all_zeros((uint64_t)at, end < size ? end : size))
+		bad("seek hole from %llu found data: %lld", (unsigned long long)op->pos, (long long)at);
+}
+
+static void do_sync_range(const struct op *op)
+{
+	unsigned flags = op->arg % 16;
+
+	want("sync range", iomap_sync_range(files[op->slot], (off_t)op->pos, (off_t)op->len, flags), 0);
+	if (!(flags & IOMAP_SYNC_DURABLE) || !tracks_crashes())
+		return;
+	if (!op->len)
+		model_synced_range(op->pos, size > op->pos ? size - op->pos : 0);
+	else
+		model_synced_range(op->pos, readable(op->pos, op->len));
+}
+
 static bool may_hold(uint64_t s, const unsigned char *data, uint64_t len)
 {
 	static const unsigned char zeros[SECTOR];
@@ -912,6 +1002,15 @@ static void do_op(const struct op *given)
 		break;
 	case OP_SET:
 		want("cache set", iomap_cache_set(cache, tunables[op.arg], op.pos), 0);
+		break;
+	case OP_PUNCH: case OP_ZERO: case OP_ALLOCATE:
+		do_fallocate(&op);
+		break;
+	case OP_SEEK:
+		do_seek(&op);
+		break;
+	case OP_SYNC_RANGE:
+		do_sync_range(&op);
 		break;
 	case OP_CRASH:
 		do_crash(&op);
