@@ -12,6 +12,7 @@
  * A block of the file (for an image: a sector of the disk) is read at one moment: all its bytes come from one order of those
  * changes. So for a block with several candidates the possible orders are tried until one explains all its bytes.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include "oracle.h"
@@ -30,6 +31,7 @@ struct change {
 	unsigned id;                    /* of the pattern; 0: zeros */
 	uint64_t shift;                 /* the pattern is that of so many bytes before */
 	bool cut, resizes;
+	bool keeps_size;                /* and never moves it, whatever the size becomes meanwhile */
 	bool durable;                   /* by itself: DSYNC */
 	bool perhaps;                   /* it returned an error: it may have happened or not */
 	bool running;
@@ -282,7 +284,7 @@ unsigned oracle_truncate_begin(unsigned file, uint64_t size)
 	note_zeros(f, least_size(f), size);
 	/* A write inside the file that is under way may now be one that grows it again. */
 	for (unsigned i = 0; i < f->nr; i++)
-		if (f->change[i].running && !f->change[i].resizes)
+		if (f->change[i].running && !f->change[i].resizes && !f->change[i].keeps_size)
 			resize_begin(f, &f->change[i]);
 	c = add(f, true, size, UINT64_MAX, 0);
 	resize_begin(f, c);
@@ -298,6 +300,39 @@ void oracle_truncate_end(unsigned file, unsigned nr, int ret)
 	c->ended = now();
 	c->perhaps = ret;
 	resize_end(f, c, !ret);
+}
+
+unsigned oracle_clear_begin(unsigned file, uint64_t pos, uint64_t len, bool zeros, bool grows)
+{
+	struct ofile *f = &files[file];
+	uint64_t end = pos + len;
+	struct change *c;
+
+	if (f->nr + 2 > ORACLE_OPS)
+		return ORACLE_FULL;
+	if (zeros)
+		note_zeros(f, pos, end);
+	if (grows)
+		note_zeros(f, least_size(f), end);
+	c = add(f, false, zeros ? pos : end, end, 0);
+	c->keeps_size = !grows;
+	if (grows && end > least_size(f))
+		resize_begin(f, c);
+	return (unsigned)(c - f->change);
+}
+
+void oracle_clear_end(unsigned file, unsigned nr, int ret)
+{
+	struct ofile *f = &files[file];
+	struct change *c = &f->change[nr];
+
+	c->running = false;
+	c->ended = now();
+	c->perhaps = ret;
+	if (ret == -EOPNOTSUPP)
+		c->pos = c->end;
+	if (c->resizes)
+		resize_end(f, c, !ret);
 }
 
 unsigned oracle_new_id(void) { return ++last_id; }
@@ -587,6 +622,18 @@ void oracle_read_end(unsigned file, uint64_t since, uint64_t pos, size_t len, co
 	}
 }
 
+void oracle_no_data(unsigned file, uint64_t since, uint64_t from, uint64_t to)
+{
+	static const unsigned char zeros[65536];
+
+	for (uint64_t n; from < to; from += n) {
+		n = to - from < sizeof(zeros) ? to - from : sizeof(zeros);
+		oracle_read_end(file, since, from, (size_t)n, zeros, (size_t)n, true);
+	}
+}
+
+uint64_t oracle_least_size(unsigned file) { return least_size(&files[file]); }
+
 /* --- crashes ---------------------------------------------------------------------------------------------- */
 
 uint64_t oracle_sync_begin(void) { return now(); }
@@ -598,6 +645,34 @@ void oracle_sync_end(unsigned file, uint64_t since)
 	sim_trace("file %u is synced as of stamp %llu", file, (unsigned long long)since);
 	if (since > f->synced)
 		f->synced = since;
+}
+
+void oracle_sync_range_end(unsigned file, uint64_t since, uint64_t pos, uint64_t end)
+{
+	struct ofile *f = &files[file];
+
+	for (unsigned i = 0, nr = f->nr; i < nr; i++) {
+		struct change *c = &f->change[i];
+
+		if (c->perhaps || c->ended == NOT_YET || c->ended >= since || c->durable || c->cut || c->end <= pos || c->pos >= end)
+			continue;
+		/* What of it lies outside is a change of its own, which this says nothing of. */
+		if (f->nr + 10 > ORACLE_OPS)
+			return;
+		if (c->pos < pos) {
+			f->change[f->nr] = *c;
+			f->change[f->nr].resizes = false;
+			f->change[f->nr++].end = pos;
+			c->pos = pos;
+		}
+		if (c->end > end) {
+			f->change[f->nr] = *c;
+			f->change[f->nr].resizes = false;
+			f->change[f->nr++].pos = end;
+			c->end = end;
+		}
+		c->durable = true;
+	}
 }
 
 void oracle_had_errors(unsigned file) { files[file].errors = true; }

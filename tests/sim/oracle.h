@@ -29,6 +29,12 @@ unsigned oracle_write_begin(unsigned file, uint64_t pos, uint64_t len, bool sync
 void oracle_write_end(unsigned file, unsigned id, int64_t ret);
 unsigned oracle_truncate_begin(unsigned file, uint64_t size);
 void oracle_truncate_end(unsigned file, unsigned id, int ret);
+/*
+ * fallocate(): [pos, pos + len) becomes zeros (@zeros), and with @grows the file is at least so long afterwards. Its number or
+ * ORACLE_FULL. @ret -EOPNOTSUPP: nothing has happened.
+ */
+unsigned oracle_clear_begin(unsigned file, uint64_t pos, uint64_t len, bool zeros, bool grows);
+void oracle_clear_end(unsigned file, unsigned nr, int ret);
 /* Appends need to know where they go: nobody else changes the size meanwhile. False: somebody does. */
 /*
  * Appends whose order shows only afterwards: their bytes are made for a place by oracle_pattern(), and when they have ended it is said
@@ -44,10 +50,14 @@ uint64_t oracle_read_begin(unsigned file);              /* a stamp */
 void oracle_read_end(unsigned file, uint64_t since, uint64_t pos, size_t len, const void *buf, size_t n, bool may_be_short);
 /* Nothing is under way: the size is @size. */
 void oracle_check_size(unsigned file, uint64_t size);
+/* lseek() from @pos, begun at @since, says that [from, to) has no data: it may read as zeros. */
+void oracle_no_data(unsigned file, uint64_t since, uint64_t from, uint64_t to);
+uint64_t oracle_least_size(unsigned file);              /* that it may have now */
 bool oracle_busy(unsigned file);                        /* is an operation that may change the size under way? */
 
 uint64_t oracle_sync_begin(void);                       /* a stamp */
 void oracle_sync_end(unsigned file, uint64_t since);    /* it returned 0 */
+void oracle_sync_range_end(unsigned file, uint64_t since, uint64_t pos, uint64_t end);  /* and was of these bytes only */
 
 /*
  * After the end of everything: may @image, cut at @size, be left? @killed: the process died, not the machine: then no byte below the

@@ -18,10 +18,17 @@ static const struct { const char *name; unsigned weight; } kinds[OP_KINDS] = {
 	[OP_SLEEP] = { "sleep", 4 }, [OP_STAT] = { "stat", 1 }, [OP_RESOLVE] = { "resolve", 1 },
 	/* planned by with_dontcache() only */
 	[OP_ADVISE] = { "advise", 0 }, [OP_POLICY] = { "dontcache policy", 0 },
+	[OP_PUNCH] = { "punch", 0 }, [OP_ZERO] = { "zero", 0 }, [OP_ALLOCATE] = { "allocate", 0 },
+	[OP_SEEK_DATA] = { "seek data", 0 }, [OP_SEEK_HOLE] = { "seek hole", 0 }, [OP_SYNC_RANGE] = { "sync range", 0 },
 };
 
 void op_describe(const struct op *op, char *buf, size_t len)
 {
+	if (op->kind >= OP_HOLES) {
+		snprintf(buf, len, "thread %u file %u %s%s flags %d pos %llu len %llu", op->thread, op->file, kinds[op->kind].name,
+			 op->keep_size ? " keep size" : "", op->flags, (unsigned long long)op->pos, (unsigned long long)op->len);
+		return;
+	}
 	snprintf(buf, len, "thread %u file %u %s%s%s%s%s pos %llu len %llu", op->thread, op->file, kinds[op->kind].name,
 		 op->flags & IOMAP_RWF_DSYNC ? " dsync" : "", op->flags & IOMAP_RWF_NOWAIT ? " nowait" : "",
 		 op->flags & IOMAP_RWF_DONTCACHE ? " dontcache" : "",
@@ -128,10 +135,10 @@ static enum op_kind any_kind(struct sim_rng *r, const unsigned *weight, unsigned
 
 static void plan_ops(struct plan *p, struct sim_rng *r)
 {
-	unsigned weight[OP_KINDS], sum = 0, each = 20 + (unsigned)sim_below(r, 26);
+	unsigned weight[OP_DRAWN], sum = 0, each = 20 + (unsigned)sim_below(r, 26);
 	uint64_t spread = PICK(r, 8192, 40000, 200000, 600000), end[WORLD_FILES];
 
-	for (unsigned k = 0; k < OP_KINDS; k++) {
+	for (unsigned k = 0; k < OP_DRAWN; k++) {
 		weight[k] = sim_chance(r, 1, 3) && k != OP_WRITE ? 0 : kinds[k].weight * (1 + (unsigned)sim_below(r, 3));
 		sum += weight[k];
 	}
@@ -222,9 +229,39 @@ static void with_dontcache(struct plan *p, struct sim_rng *r)
 	p->nothing_behind = share == 100;
 }
 
+/* In half of the seeds holes are made, filled and looked for; some of these kinds, so that they meet. */
+static void make_holes(struct plan *p, struct sim_rng *r)
+{
+	static const int sync_flags[] = {
+		IOMAP_SYNC_DURABLE, IOMAP_SYNC_DURABLE, IOMAP_SYNC_WRITE, IOMAP_SYNC_WRITE | IOMAP_SYNC_WAIT_AFTER,
+		IOMAP_SYNC_WAIT_BEFORE | IOMAP_SYNC_WRITE | IOMAP_SYNC_WAIT_AFTER, IOMAP_SYNC_WAIT_BEFORE,
+	};
+	enum op_kind some[OP_KINDS - OP_HOLES];
+	unsigned nr = 0, one_in = 3 + (unsigned)sim_below(r, 6);
+
+	for (unsigned k = OP_HOLES; k < OP_KINDS; k++)
+		if (sim_chance(r, 2, 3))
+			some[nr++] = (enum op_kind)k;
+	for (unsigned i = 0; nr && i < p->nr_ops; i++) {
+		struct op *op = &p->op[i];
+
+		if (!sim_chance(r, 1, one_in))
+			continue;
+		op->kind = some[sim_below(r, nr)];
+		op->flags = op->kind == OP_SYNC_RANGE ? sync_flags[sim_below(r, 6)] : 0;
+		op->keep_size = sim_chance(r, 1, 2);
+		if (sim_chance(r, 1, 4))
+			op->len *= 1 + sim_below(r, 8);
+		if (sim_chance(r, 1, 3)) {
+			op->pos = op->pos / 4096 * 4096;
+			op->len = (op->len + 4095) / 4096 * 4096;
+		}
+	}
+}
+
 void plan_make(const struct world_spec *spec, struct plan *p)
 {
-	struct sim_rng r, scarce, dontcache;
+	struct sim_rng r, scarce, holes, dontcache;
 
 	memset(p, 0, sizeof(*p));
 	sim_rng_seed(&r, spec->seed, 100);
@@ -242,6 +279,9 @@ void plan_make(const struct world_spec *spec, struct plan *p)
 	sim_rng_seed(&scarce, spec->seed, 101);
 	if (sim_chance(&scarce, 1, 8))
 		make_scarce(p, &scarce);
+	sim_rng_seed(&holes, spec->seed, 102);
+	if (sim_chance(&holes, 1, 2))
+		make_holes(p, &holes);
 	p->idle_end = sim_chance(&scarce, 1, 2) && p->cache.dirty_writeback_ms != IOMAP_NEVER;
 	if (spec->faults)
 		plan_faults(p, &r);
@@ -270,6 +310,11 @@ void plan_make_script(struct plan *p)
 		{ .kind = OP_READ, .pos = 100000, .len = 65536 }, { .kind = OP_FSYNC },
 		{ .kind = OP_WRITE, .pos = 30000, .len = 50000, .flags = IOMAP_RWF_DONTCACHE }, { .kind = OP_SLEEP, .len = 300 },
 		{ .kind = OP_READ, .pos = 40000, .len = 65536, .flags = IOMAP_RWF_DONTCACHE }, { .kind = OP_FSYNC },
+		{ .kind = OP_WRITE, .pos = 3000, .len = 50000 }, { .kind = OP_PUNCH, .pos = 4000, .len = 20000 },
+		{ .kind = OP_ZERO, .pos = 30000, .len = 9000 }, { .kind = OP_SEEK_DATA, .pos = 5000 },
+		{ .kind = OP_SYNC_RANGE, .pos = 0, .len = 40000, .flags = IOMAP_SYNC_DURABLE }, { .kind = OP_SEEK_HOLE, .pos = 0 },
+		{ .kind = OP_ALLOCATE, .pos = 190000, .len = 30000 }, { .kind = OP_ZERO, .pos = 215000, .len = 10000 },
+		{ .kind = OP_READ, .pos = 0, .len = 65536 }, { .kind = OP_FSYNC },
 	};
 
 	memset(p, 0, sizeof(*p));

@@ -14,14 +14,18 @@
 
 enum op_kind {
 	OP_WRITE, OP_READ, OP_APPEND, OP_TRUNCATE, OP_FSYNC, OP_FDATASYNC, OP_DONTNEED, OP_WILLNEED, OP_DROP, OP_SYNC, OP_LIMIT,
-	OP_CHECK, OP_REOPEN, OP_SECOND_OPEN, OP_SLEEP, OP_STAT, OP_RESOLVE, OP_ADVISE, OP_POLICY, OP_KINDS
+	OP_CHECK, OP_REOPEN, OP_SECOND_OPEN, OP_SLEEP, OP_STAT, OP_RESOLVE,
+	OP_DRAWN,                       /* what comes from here on takes the place of some that were drawn */
+	OP_ADVISE = OP_DRAWN, OP_POLICY,
+	OP_HOLES, OP_PUNCH = OP_HOLES, OP_ZERO, OP_ALLOCATE, OP_SEEK_DATA, OP_SEEK_HOLE, OP_SYNC_RANGE, OP_KINDS
 };
 
 struct op {
 	enum op_kind kind;
 	unsigned thread, file;
 	uint64_t pos, len;
-	int flags;                      /* IOMAP_RWF_* */
+	int flags;                      /* IOMAP_RWF_*; OP_SYNC_RANGE: IOMAP_SYNC_* */
+	bool keep_size;                 /* of OP_ZERO, OP_ALLOCATE */
 	bool pieces;                    /* in several iovecs */
 };
 

@@ -8,8 +8,10 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/falloc.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include "atomic.h"
 #include "inode.h"
 #include "oracle.h"
@@ -28,6 +30,7 @@ static struct {
 	struct iomap_cache *cache;
 	unsigned ops;
 	unsigned appending[WORLD_FILES];        /* threads in an append: nobody else changes the size */
+	unsigned clearing[WORLD_FILES];         /* threads in a fallocate, perhaps beyond the size */
 	bool lossy[WORLD_FILES];                /* contents may be lost or old: errors under DROP, discarded */
 	unsigned pairs[WORLD_FILES];            /* odd: two appends at once are under way */
 	struct iomap_file *watch[WORLD_FILES];  /* open all the time: under DROP somebody is told, and no last close writes what the flusher forgot */
@@ -174,7 +177,7 @@ static void do_append_pair(const struct op *op, struct iomap_file *file)
 	uint64_t size, begun, both;
 
 	look_at_size(file, f);
-	if (pair_taken || w.appending[f] || !oracle_size_is_settled(f, &size) || !oracle_has_room(f) || size + 4 * OP_BYTES > ORACLE_MOST)
+	if (pair_taken || w.appending[f] || w.clearing[f] || !oracle_size_is_settled(f, &size) || !oracle_has_room(f) || size + 4 * OP_BYTES > ORACLE_MOST)
 		return;
 	pair_taken = true;
 	w.appending[f]++;
@@ -283,6 +286,73 @@ static void do_sync(const struct op *op, struct iomap_file *file)
 	}
 	if (ret && !excused(ret))
 		unexpected(op, ret);
+}
+
+static void do_fallocate(const struct op *op, struct iomap_file *file)
+{
+	int mode = op->kind == OP_PUNCH ? FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE : op->keep_size ? FALLOC_FL_KEEP_SIZE : 0;
+	bool grows = !(mode & FALLOC_FL_KEEP_SIZE);
+	unsigned f = op->file, nr;
+	uint64_t size;
+	int ret;
+
+	if (op->kind == OP_ZERO)
+		mode |= FALLOC_FL_ZERO_RANGE;
+	if (w.appending[f] && (!oracle_size_is_settled(f, &size) || op->pos + op->len > size))
+		return;
+	nr = oracle_clear_begin(f, op->pos, op->len, op->kind != OP_ALLOCATE, grows);
+	if (nr == ORACLE_FULL)
+		return;
+	w.clearing[f]++;
+	ret = iomap_fallocate(file, mode, (off_t)op->pos, (off_t)op->len);
+	w.clearing[f]--;
+	oracle_clear_end(f, nr, ret);
+	if (!ret || (ret == -EOPNOTSUPP && !w.plan.disk.can_allocate && op->kind != OP_ZERO))
+		return;
+	had_error(f);
+	if (!excused(ret))
+		unexpected(op, ret);
+}
+
+static void do_seek(const struct op *op, struct iomap_file *file)
+{
+	uint64_t since = oracle_read_begin(op->file), least = oracle_least_size(op->file);
+	unsigned pairs = w.pairs[op->file], f = op->file;
+	uint32_t block = w.plan.file[f].block;
+	off_t ret = iomap_lseek(file, (off_t)op->pos, op->kind == OP_SEEK_DATA ? SEEK_DATA : SEEK_HOLE);
+
+	if (oracle_least_size(f) < least)
+		least = oracle_least_size(f);
+	if (ret < 0 && ret != -ENXIO)
+		unexpected(op, ret);
+	if (ret >= 0 && (uint64_t)ret < op->pos)
+		unexpected(op, ret);
+	if (w.lossy[f] || (pairs & 1) || w.pairs[f] != pairs)
+		return;
+	if (op->kind == OP_SEEK_DATA) {
+		oracle_no_data(f, since, op->pos, ret >= 0 && (uint64_t)ret < least ? (uint64_t)ret : least);
+	} else if (ret == -ENXIO) {
+		if (op->pos < least)
+			unexpected(op, ret);
+	} else if ((uint64_t)ret < least) {
+		uint64_t end = ((uint64_t)ret / block + 1) * block;
+
+		oracle_no_data(f, since, (uint64_t)ret, end < least ? end : least);
+	}
+}
+
+static void do_sync_range(const struct op *op, struct iomap_file *file)
+{
+	uint64_t since = oracle_sync_begin();
+	int ret = iomap_sync_range(file, (off_t)op->pos, (off_t)op->len, (unsigned)op->flags);
+
+	if (!ret && op->flags == IOMAP_SYNC_DURABLE)
+		oracle_sync_range_end(op->file, since, op->pos, op->pos + op->len);
+	if (ret) {
+		had_error(op->file);
+		if (!excused(ret))
+			unexpected(op, ret);
+	}
 }
 
 static struct iomap_file *open_file(unsigned f)
@@ -415,6 +485,9 @@ static void do_op(const struct op *op, struct iomap_file **handles, unsigned cha
 		if (ret)
 			unexpected(op, ret);
 		break;
+	case OP_PUNCH: case OP_ZERO: case OP_ALLOCATE: do_fallocate(op, file); break;
+	case OP_SEEK_DATA: case OP_SEEK_HOLE: do_seek(op, file); break;
+	case OP_SYNC_RANGE: do_sync_range(op, file); break;
 	case OP_KINDS: break;
 	}
 	if (op->kind != OP_SLEEP && sim_now() - began > CALL_LIMIT_NS) {
