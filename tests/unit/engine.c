@@ -10,6 +10,7 @@
 #include <linux/falloc.h>
 #include <pthread.h>
 #include <string.h>
+#include <unistd.h>
 #include <iomap/iomap.h>
 #include "test.h"
 #include "util.h"
@@ -27,7 +28,7 @@ struct engine {
 	uint32_t source[BLOCKS];                /* 0, or where a shared block's bytes are now */
 	uint32_t next;                          /* free device block */
 	unsigned begins, ends, submits, end_ios, commits, valid_asks;
-	int begin_error, map_error_at, submit_error, end_io_error;
+	int begin_error, map_error_at, submit_error, end_io_error, space_error;
 	int stale_once;
 	uint64_t size, durable_size;
 	char inline_data[BS];
@@ -119,6 +120,29 @@ static int set_size(void *priv, uint64_t size)
 	return 0;
 }
 
+static int change_space(void *priv, int mode, uint64_t pos, uint64_t len)
+{
+	struct engine *g = priv;
+	int ret = 0;
+
+	pthread_mutex_lock(&g->lock);
+	ck_assert(!(pos % BS) && !(len % BS) && len);
+	ck_assert(mode == FALLOC_FL_KEEP_SIZE || mode == (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE));
+	if (g->space_error)
+		ret = g->space_error;
+	for (uint64_t b = pos / BS; !ret && b < (pos + len) / BS && b < BLOCKS; b++) {
+		if (mode & FALLOC_FL_PUNCH_HOLE) {
+			g->type[b] = IOMAP_HOLE;
+			g->source[b] = 0;
+		} else if (g->type[b] == IOMAP_HOLE || g->type[b] == IOMAP_DELALLOC) {
+			g->type[b] = IOMAP_UNWRITTEN;
+			g->at[b] = g->next++;
+		}
+	}
+	pthread_mutex_unlock(&g->lock);
+	return ret;
+}
+
 static int commit(void *priv, bool datasync)
 {
 	struct engine *g = priv;
@@ -184,7 +208,7 @@ static int ended(struct iomap_ioend *io)
 	return ret;
 }
 
-static const struct iomap_ops ops = { begin, end, valid, set_size, NULL, commit };
+static const struct iomap_ops ops = { begin, end, valid, set_size, change_space, commit };
 static const struct iomap_writeback_ops wb_ops = { place, let_go, ended };
 
 static void open_it(void)
@@ -490,6 +514,70 @@ START_TEST(several_files_share_a_device_and_second_opens_agree)
 }
 END_TEST
 
+START_TEST(holes_are_the_engines_and_what_is_dirty_is_data)
+{
+	const int punch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+	unsigned begins;
+
+	up();
+	ck_assert_int_eq(iomap_ftruncate(file, 100 * BS), 0);
+	ck_assert_int_eq(iomap_lseek(file, 0, SEEK_DATA), -ENXIO);
+	fill(10 * BS, 10 * BS, 'a');
+	ck_assert_int_eq(iomap_fsync(file), 0);
+	fill(30 * BS, 10 * BS, 'b');            /* delayed */
+	ck_assert_int_eq(iomap_fallocate(file, 0, 50 * BS, 10 * BS + 1), 0);
+	ck_assert_int_eq(e.type[60], IOMAP_UNWRITTEN);
+	ck_assert_int_eq(e.type[61], IOMAP_HOLE);
+	fill(55 * BS, 1, 'c');                  /* dirty over unwritten */
+	ck_assert_int_eq(iomap_cache_drop(cache), 0);
+	for (unsigned pass = 0; pass < 2; pass++) {
+		ck_assert_int_eq(iomap_lseek(file, 0, SEEK_DATA), 10 * BS);
+		ck_assert_int_eq(iomap_lseek(file, 10 * BS + 5, SEEK_HOLE), 20 * BS);
+		ck_assert_int_eq(iomap_lseek(file, 20 * BS, SEEK_DATA), 30 * BS);
+		ck_assert_int_eq(iomap_lseek(file, 30 * BS, SEEK_HOLE), 40 * BS);
+		ck_assert_int_eq(iomap_lseek(file, 40 * BS, SEEK_DATA), 55 * BS);
+		ck_assert_int_eq(iomap_lseek(file, 55 * BS, SEEK_HOLE), 56 * BS);
+		ck_assert_int_eq(iomap_lseek(file, 56 * BS, SEEK_DATA), -ENXIO);
+		ck_assert_int_eq(iomap_fsync(file), 0);
+	}
+	fill(33 * BS, BS, 'd');                 /* dirty where it is punched */
+	ck_assert_int_eq(iomap_fallocate(file, punch, 12 * BS + 100, 23 * BS), 0);
+	check();
+	ck_assert_int_eq(e.type[12], IOMAP_MAPPED);
+	ck_assert_int_eq(e.type[13], IOMAP_HOLE);
+	ck_assert_int_eq(e.type[34], IOMAP_HOLE);
+	ck_assert_int_eq(e.type[35], IOMAP_MAPPED);
+	for (unsigned pass = 0; pass < 2; pass++) {
+		expect(12 * BS, 100, 'a');
+		expect(12 * BS + 100, 23 * BS, 0);
+		expect(35 * BS + 100, 5 * BS - 100, 'b');
+		ck_assert_int_eq(iomap_fsync(file), 0);
+		drop();
+	}
+	ck_assert_int_eq(iomap_lseek(file, 13 * BS, SEEK_DATA), 35 * BS);
+	e.space_error = -EIO;
+	fill(36 * BS, BS, 'e');
+	ck_assert_int_eq(iomap_fallocate(file, punch, 35 * BS, 5 * BS), -EIO);
+	ck_assert_int_eq(iomap_fallocate(file, 0, 0, 200 * BS), -EIO);
+	ck_assert_int_eq(iomap_size(file), 100 * BS);
+	expect(36 * BS, BS, 'e');
+	e.space_error = 0;
+	ck_assert_int_eq(iomap_fallocate(file, FALLOC_FL_ZERO_RANGE, 36 * BS + 10, 70 * BS), 0);       /* by zeros; holes stay */
+	ck_assert_int_eq(iomap_size(file), 106 * BS + 10);
+	ck_assert_int_eq(e.type[45], IOMAP_HOLE);
+	ck_assert_int_eq(iomap_fsync(file), 0);
+	drop();
+	expect(36 * BS, 10, 'e');
+	expect(36 * BS + 10, 70 * BS, 0);
+	begins = e.begins;
+	ck_assert_int_eq(iomap_fallocate(file, FALLOC_FL_KEEP_SIZE, 120 * BS, BS), 0);
+	ck_assert_uint_eq(e.begins, begins);
+	ck_assert_int_eq(e.type[120], IOMAP_UNWRITTEN);
+	ck_assert_int_eq(iomap_size(file), 106 * BS + 10);
+	down();
+}
+END_TEST
+
 Suite *suite_engine(void)
 {
 	Suite *s = suite_create("engine");
@@ -505,6 +593,7 @@ Suite *suite_engine(void)
 	tcase_add_test(tc, inline_data_is_written_to_the_engine_and_dirties_nothing);
 	tcase_add_test(tc, a_cut_goes_through_the_cache_and_growing_again_shows_zeros);
 	tcase_add_test(tc, errors_of_begin_are_the_callers_and_change_nothing);
+	tcase_add_test(tc, holes_are_the_engines_and_what_is_dirty_is_data);
 	tcase_add_test(tc, several_files_share_a_device_and_second_opens_agree);
 	suite_add_tcase(s, tc);
 	return s;
