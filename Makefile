@@ -3,6 +3,7 @@
 #   make                        the library, the examples, the benchmark program
 #   make check                  all tests, at most 3 minutes on 2 cores; make check-long has all night
 #   make BUILD=asan check       debug, asan or tsan in place of release; sim: the simulator's part
+#   make check-kernel           the same operations through the library and through the kernel: the same results
 #   make sim SECONDS=60         the whole library under the simulator, new seeds; SEED=n: that one, told and made smaller
 #   make mutants                plants the bugs of tests/mutants.txt one by one, and sees that each is found
 #   make fuzz FUZZ_SECONDS=60   look for new failures with libFuzzer, so long for each of tests/fuzz/*.c
@@ -239,6 +240,19 @@ fuzz:
 
 run-fuzz: $(FUZZ_PROGRAMS)
 	@O='$(O)' FUZZ_SECONDS='$(FUZZ_SECONDS)' tests/fuzz/run.sh $(FUZZ_TARGETS)
+
+# --- the kernel's answers ---------------------------------------------------------------------------------------------------
+# The same operations through the library and through the kernel: in TMPDIR and, where root may mount them, on ext4 and XFS images.
+TWIN := $(O)/tests/kernel-twin
+ALL_OBJ += $(TWIN).o
+$(TWIN): $(TWIN).o $(TESTLIB_OBJ) $(LIB)
+	$(call link,$(CHECK_LIBS))
+
+.PHONY: check-kernel
+check-kernel:
+	@tools/deps.sh $(DEPS) $(DEPS_CHECK)
+	+@$(MAKE) --no-print-directory $(TWIN)
+	TWIN=$(TWIN) tests/check-kernel.sh $(ARGS)
 
 # --- the rest -------------------------------------------------------------------------------------------------------------
 define PC
