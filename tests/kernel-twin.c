@@ -135,6 +135,12 @@ static bool end_past_limit(const struct op *op, int64_t ours, int64_t theirs)
 	return op->kind == OP_SEEK && op->flags == SEEK_END && op->pos > twin.limit - twin.size && ours >= 0 && theirs == -EINVAL;
 }
 
+static bool punch_past_limit(const struct op *op, int64_t ours, int64_t theirs)
+{
+	return op->kind == OP_FALLOCATE && (op->flags & FALLOC_FL_PUNCH_HOLE) && op->pos + op->len > twin.limit && ours == 0 &&
+	       theirs == -EFBIG;
+}
+
 /* Not a result but what is left behind: the kernel's file is cut back. */
 static bool grown_by_failed_write(const struct op *op, int64_t ours, int64_t theirs)
 {
@@ -160,7 +166,7 @@ static bool what_is_a_hole(const struct op *op, int64_t ours, int64_t theirs)
 	from = ours < theirs ? ours : theirs;
 	to = ours < theirs ? theirs : ours;
 	if (op->flags == SEEK_HOLE)     /* one of them is data still: of the other's hole the first block */
-		to = to < from + 512 ? to : from + 512;
+		to = to < (from | 511) + 1 ? to : (from | 511) + 1;
 	if (pread(twin.fd[0], twin.got_theirs, (size_t)(to - from), from) != to - from)
 		return false;
 	for (int64_t i = 0; i < to - from; i++)
@@ -185,6 +191,7 @@ static struct exception {
 	{ "fadvise with pos < 0: -EINVAL", advice_checked, "a mistake, which the kernel lets pass", 0 },
 	{ "SEEK_END overflows: -EOVERFLOW", end_overflows, "as lseek(2) documents it; the kernel says EINVAL", 0 },
 	{ "SEEK_END past the largest size: allowed", end_past_limit, "no position is set, so no limit applies", 0 },
+	{ "a hole punched past the largest size: 0", punch_past_limit, "what is there reads as zeros already", 0 },
 	{ "a write that fails with -EFAULT changes nothing", grown_by_failed_write,
 	  "a mistake changes nothing; the kernel may leave the file as long as the write's start", 0 },
 	{ "SEEK_DATA, SEEK_HOLE", what_is_a_hole,
@@ -347,7 +354,8 @@ static int64_t any_len(void)
 /* A caller's mistake, or a number at the edge of what there is. */
 static void spoil(struct op *op)
 {
-	const int64_t edges[] = { -1, -4096, INT64_MIN, INT64_MAX, INT64_MAX - 1, INT64_MAX - 4095, twin.limit, twin.limit + 1 };
+	const int64_t edges[] = { -1, -4096, INT64_MIN, INT64_MAX, INT64_MAX - 1, INT64_MAX - 4095, twin.limit,
+				  twin.limit < INT64_MAX ? twin.limit + 1 : INT64_MIN + 1 };
 
 	switch (below(5)) {
 	case 0: op->pos = edges[below(8)]; break;
@@ -428,6 +436,13 @@ static struct op draw(void)
 	/* no write that is meant to fail may succeed, and grow the file to where it cannot be compared */
 	if (op.pos > SPAN && op.pos <= twin.limit && op.kind != OP_SEEK && op.kind != OP_FADVISE && !is_read(&op))
 		op.pos = -2;
+	/* nor may space be asked for that is hardly there; a punch past the limit is tried where there is nothing to lose */
+	if (op.kind == OP_FALLOCATE && op.len > SPAN && op.pos >= 0) {
+		if (op.flags & FALLOC_FL_PUNCH_HOLE)
+			op.pos = twin.size;
+		else if (op.pos <= twin.limit - op.len)
+			op.len = -1;
+	}
 	/*
 	 * Two differences in what is written, so they cannot be let pass afterwards: an append ignores the position here (the
 	 * kernel refuses a bad one all the same), and -1 is the file position there.
@@ -584,7 +599,7 @@ static int64_t largest_size(void)
 		fail("open %s: %s", twin.theirs, strerror(errno));
 	if (!ftruncate(fd, INT64_MAX))
 		good = bad;
-	while (good + 1 < bad) {
+	while (good < bad - 1) {
 		int64_t mid = good + (bad - good) / 2;
 
 		if (ftruncate(fd, mid))
