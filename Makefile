@@ -245,7 +245,7 @@ run-fuzz: $(FUZZ_PROGRAMS)
 # The same operations through the library and through the kernel: in TMPDIR and, where root may mount them, on ext4 and XFS images.
 TWIN := $(O)/tests/kernel-twin
 ALL_OBJ += $(TWIN).o
-$(TWIN): $(TWIN).o $(TESTLIB_OBJ) $(LIB)
+$(TWIN): $(TWIN).o $(TESTLIB_OBJ) $(LIB_TEST)
 	$(call link,$(CHECK_LIBS))
 
 .PHONY: check-kernel
