@@ -429,8 +429,8 @@ void iomap_cache_abandon(struct iomap_cache *cache)
 	flusher_ask_stop_helpers(cache);
 	list_for_each(it, &cache->wbs)
 		flusher_ask_stop(list_entry(it, struct wb, all));
-	/* The reclaim thread stays: it gives out the rest of what comes back short. */
-	while (load_acquire(&cache->nr_threads) > 1 || requests_outstanding(cache)) {
+	/* The reclaim thread stays, it gives out the rest of what comes back short; and that of end_io(), which ends requests. */
+	while (load_acquire(&cache->nr_threads) > 1U + cache->endio.has_thread || requests_outstanding(cache)) {
 		if (plat_now_ns() > until) {
 			cache_log(cache, IOMAP_LOG_ERR, "requests still in flight after 10 s: the cache's memory is left to them");
 			mutex_lock(&cache->inode_lock);

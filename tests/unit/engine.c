@@ -578,6 +578,42 @@ START_TEST(holes_are_the_engines_and_what_is_dirty_is_data)
 }
 END_TEST
 
+static unsigned complaints;
+
+static void note_error(void *priv, int level, const char *message)
+{
+	(void)priv;
+	(void)message;
+	complaints += level == IOMAP_LOG_ERR;
+}
+
+/* The thread of end_io() ends with the cache; it is no request that must be waited for. */
+START_TEST(abandoning_a_cache_with_an_engines_file_leaves_nothing_behind)
+{
+	struct iomap_cache_params c = IOMAP_CACHE_PARAMS_INIT;
+
+	c.memory_bytes = 4 << 20;
+	c.log = note_error;
+	for (int closed = 0; closed < 2; closed++) {
+		up();
+		down();         /* the engine's tables are as new; then a cache with a log */
+		ck_assert_int_eq(iomap_device_open_mem(NULL, &device), 0);
+		ck_assert_int_eq(iomap_cache_create(&cache, &c), 0);
+		open_it();
+		fill(0, 3 * BS, 'a');
+		ck_assert_int_eq(iomap_fsync(file), 0);
+		fill(BS, BS, 'b');
+		if (closed)
+			iomap_close(file);
+		iomap_cache_abandon(cache);
+		if (!closed)
+			iomap_close(file);
+		iomap_device_close(device);
+		ck_assert_uint_eq(complaints, 0);
+	}
+}
+END_TEST
+
 Suite *suite_engine(void)
 {
 	Suite *s = suite_create("engine");
@@ -595,6 +631,7 @@ Suite *suite_engine(void)
 	tcase_add_test(tc, errors_of_begin_are_the_callers_and_change_nothing);
 	tcase_add_test(tc, holes_are_the_engines_and_what_is_dirty_is_data);
 	tcase_add_test(tc, several_files_share_a_device_and_second_opens_agree);
+	tcase_add_test(tc, abandoning_a_cache_with_an_engines_file_leaves_nothing_behind);
 	suite_add_tcase(s, tc);
 	return s;
 }
