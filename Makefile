@@ -26,7 +26,7 @@ INCLUDEDIR ?= $(PREFIX)/include
 PKGCONFIGDIR ?= $(LIBDIR)/pkgconfig
 
 # Debian packages: what the library and the demo need, and what the tests need beside them
-DEPS := gcc libc6-dev make liburcu-dev libaio-dev libjemalloc-dev libjansson-dev gnuplot-nox
+DEPS := gcc libc6-dev make liburcu-dev libaio-dev libjemalloc-dev libjansson-dev libxxhash-dev gnuplot-nox
 DEPS_CHECK := g++ check pkg-config
 DEPS_FIO := fio
 DEPS_TSAN := clang libclang-rt-dev llvm
@@ -84,15 +84,18 @@ endif
 BENCH_OBJ := $(call objects,bench/*.c)
 UNIT_OBJ := $(call objects,tests/unit/*.c)
 EXAMPLE_OBJ := $(call objects,examples/*.c)
+COWSTORE_OBJ := $(call objects,examples/cowstore/*.c)
 PROGRAM_OBJ := $(call objects,tests/model/*.c tests/stress/*.c)
 TESTLIB_OBJ := $(filter-out %/unit-main.o,$(call objects,tests/lib/*.c))
-ALL_OBJ := $(LIB_OBJ) $(SIM_OBJ) $(BENCH_OBJ) $(UNIT_OBJ) $(EXAMPLE_OBJ) $(O)/examples/fio/iomap-fio.o $(PROGRAM_OBJ) $(TESTLIB_OBJ) $(O)/tests/lib/unit-main.o
+ALL_OBJ := $(LIB_OBJ) $(SIM_OBJ) $(BENCH_OBJ) $(UNIT_OBJ) $(EXAMPLE_OBJ) $(COWSTORE_OBJ) $(O)/examples/fio/iomap-fio.o \
+	$(PROGRAM_OBJ) $(TESTLIB_OBJ) $(O)/tests/lib/unit-main.o
 
 LIB := $(O)/libiomap.a
 LIB_TEST := $(O)/libiomap-test.a
 BENCH := $(if $(BENCH_OBJ),$(O)/iomap-bench)
 UNIT := $(if $(UNIT_OBJ),$(O)/unit-tests)
 EXAMPLES := $(EXAMPLE_OBJ:.o=)
+COWSTORE := $(O)/examples/cowstore/cowstore
 PROGRAMS := $(PROGRAM_OBJ:.o=)
 suites := $(sort $(notdir $(basename $(wildcard tests/unit/*.c))))
 
@@ -100,7 +103,7 @@ suites := $(sort $(notdir $(basename $(wildcard tests/unit/*.c))))
 .DELETE_ON_ERROR:
 .SECONDARY:
 
-all: $(LIB) $(SHARED) $(EXAMPLES) $(FIO) $(BENCH)
+all: $(LIB) $(SHARED) $(EXAMPLES) $(COWSTORE) $(FIO) $(BENCH)
 
 # --- the library ----------------------------------------------------------------------------------------------------------
 # Tests see the private headers, examples and benchmarks do not.
@@ -138,15 +141,23 @@ $(O)/iomap-bench: $(BENCH_OBJ) $(LIB)
 $(EXAMPLES): %: %.o $(LIB)
 	$(call link)
 
+$(COWSTORE): $(COWSTORE_OBJ) $(LIB)
+	$(call link,-lxxhash)
+
 # A plugin for fio: the library inside, without jemalloc; the two undefined symbols are fio's.
 $(O)/examples/fio/libiomap-fio.so: $(O)/examples/fio/iomap-fio.o $(LIB)
 	$(CC) $(ALL_CFLAGS) -shared -o $@ -Wl,--exclude-libs,ALL,-z,now,-z,relro,-z,nodelete $(LDFLAGS) $^ $(LIBS)
 
 $(PROGRAMS): %: %.o $(TESTLIB_OBJ) $(LIB_TEST)
-	$(call link,$(CHECK_LIBS))
+	$(call link,$(CHECK_LIBS) $(MORE_LIBS))
 
 $(O)/unit-tests: $(O)/tests/lib/unit-main.o $(UNIT_OBJ) $(TESTLIB_OBJ) $(LIB_TEST)
-	$(call link,$(CHECK_LIBS))
+	$(call link,$(CHECK_LIBS) $(MORE_LIBS))
+
+# the tests of the store use its parts
+$(O)/unit-tests $(O)/tests/stress/cowstore-crash: $(filter-out %/main.o,$(COWSTORE_OBJ))
+$(O)/unit-tests $(O)/tests/stress/cowstore-crash: MORE_LIBS := -lxxhash
+$(O)/tests/unit/cowstore.o $(O)/tests/stress/cowstore-crash.o: CPPFLAGS += -iquote examples/cowstore
 
 CHECK_LIBS = $(shell pkg-config --libs check)
 
@@ -181,6 +192,7 @@ SHARED :=
 FIO :=
 UNIT :=
 EXAMPLES :=
+COWSTORE :=
 PROGRAMS :=
 BENCH :=
 run-check: $(O)/iomap-sim clang-sim
@@ -195,13 +207,13 @@ ALONE := stress/readers
 RUN_PROGRAMS := $(if $(filter tsan,$(BUILD)),$(filter-out $(O)/tests/model/%,$(PROGRAMS)),$(PROGRAMS))
 # What measures rates runs alone, after the rest.
 RUN_ALONE := $(filter $(ALONE:%=$(O)/tests/%),$(RUN_PROGRAMS))
-RUN_SCRIPTS := $(if $(filter tsan sim,$(BUILD)),,tests/examples.sh) $(if $(filter sim,$(BUILD)),tests/sim.sh) $(if $(SHARED),tests/headers.sh tests/symbols.sh tests/plugin.sh tests/bench.sh) \
+RUN_SCRIPTS := $(if $(filter tsan sim,$(BUILD)),,tests/examples.sh tests/cowstore.sh) $(if $(filter sim,$(BUILD)),tests/sim.sh) $(if $(SHARED),tests/headers.sh tests/symbols.sh tests/plugin.sh tests/bench.sh) \
 	$(if $(FIO),tests/fio.sh) $(if $(filter release,$(BUILD)),tests/installcheck.sh)
 
 check check-long: deps
 	+@$(MAKE) --no-print-directory run-check LONG=$(if $(filter check-long,$@),1)
 
-run-check: $(LIB) $(SHARED) $(FIO) $(UNIT) $(EXAMPLES) $(PROGRAMS) $(BENCH)
+run-check: $(LIB) $(SHARED) $(FIO) $(UNIT) $(EXAMPLES) $(COWSTORE) $(PROGRAMS) $(BENCH)
 	@CLANG_SIM='$(wildcard $(O)-clang/iomap-sim)' BUILD='$(BUILD)' O='$(O)' LONG='$(LONG)' CC='$(CC)' CXX='$(CXX)' LINK='$(FLAGS_$(BUILD)) $(LIB) $(MALLOC) $(LIBS)' \
 		tests/run.sh $(if $(UNIT),$(suites:%=unit/%)) $(filter-out $(RUN_ALONE),$(RUN_PROGRAMS)) $(RUN_SCRIPTS) \
 		--alone $(RUN_ALONE)

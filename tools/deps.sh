@@ -19,6 +19,7 @@ there() {
 	libaio-dev) header libaio.h ;;
 	libjemalloc-dev) header jemalloc/jemalloc.h ;;
 	libjansson-dev) header jansson.h ;;
+	libxxhash-dev) header xxhash.h ;;
 	check) header check.h ;;
 	*) dpkg-query -W -f='${Status}' "$1" | grep -q 'ok installed' ;;
 	esac > /dev/null 2>&1
