@@ -1,5 +1,5 @@
 #!/bin/bash
-# examples.sh - the examples do what they say, and the program in README.md compiles and runs
+# examples.sh - the examples do what they say, and the programs in README.md and docs/engines.md compile and run
 set -uo pipefail
 : "${O:?}"
 
@@ -46,20 +46,21 @@ if [ -x "$O/examples/copy" ]; then
 	rm -f "$dir/src" "$dir/dst" "$dir/dst2"
 fi
 
-# The first C program of README.md, against the public headers and the static library alone.
-if [ -e README.md ]; then
-	awk '/^```c$/ {on = 1; n++; next} /^```/ {on = 0} on && n == 1' README.md > "$dir/readme.c"
-	if [ ! -s "$dir/readme.c" ]; then
-		bad "README.md has no C program"
-	elif ! ${CC:-gcc} -std=c11 -Wall -Wextra -Werror -Iinclude -o "$dir/readme" "$dir/readme.c" ${LINK:?}; then
-		bad "README.md's program does not compile"
-	elif ! (cd "$dir" && ./readme); then
-		bad "README.md's program fails"
+# The first C program of each page, against the public headers and the static library alone.
+for page in README.md docs/engines.md; do
+	[ -e $page ] || continue
+	awk '/^```c$/ {on = 1; n++; next} /^```/ {on = 0} on && n == 1' $page > "$dir/page.c"
+	if [ ! -s "$dir/page.c" ]; then
+		bad "$page has no C program"
+	elif ! ${CC:-gcc} -std=c11 -Wall -Wextra -Werror -Iinclude -o "$dir/page" "$dir/page.c" ${LINK:?}; then
+		bad "$page's program does not compile"
+	elif ! (cd "$dir" && ./page); then
+		bad "$page's program fails"
 	else
 		ok
-		echo "ok README.md's program ($(grep -c . "$dir/readme.c") lines)"
+		echo "ok $page's program ($(grep -c . "$dir/page.c") lines)"
 	fi
-fi
+done
 cd "$here" || exit 1
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]
