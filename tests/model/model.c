@@ -29,6 +29,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include <iomap/iomap.h>
+#include "extfs.h"
 #include "hold-device.h"
 #include "run.h"
 
@@ -37,6 +38,7 @@ enum kind {
 	OP_READ, OP_READV, OP_NOWAIT_READ, OP_VERIFY,
 	OP_TRUNCATE, OP_FSYNC, OP_FDATASYNC, OP_FADVISE, OP_DROP, OP_REOPEN, OP_SECOND, OP_SET, OP_SYNC, OP_CRASH,
 	OP_PUNCH, OP_ZERO, OP_ALLOCATE, OP_SEEK, OP_SYNC_RANGE,
+	OP_CLONE, OP_SNAPSHOT, OP_RESTORE,
 	NR_KINDS
 };
 
@@ -52,6 +54,7 @@ static const struct {
 	[OP_REOPEN] = { "reopen", 3 }, [OP_SECOND] = { "second", 2 }, [OP_SET] = { "set", 2 }, [OP_SYNC] = { "sync", 1 },
 	[OP_CRASH] = { "crash", 1 }, [OP_PUNCH] = { "punch", 6 }, [OP_ZERO] = { "zero", 4 }, [OP_ALLOCATE] = { "allocate", 2 },
 	[OP_SEEK] = { "seek", 4 }, [OP_SYNC_RANGE] = { "sync-range", 3 },
+	[OP_CRASH] = { "crash", 1 }, [OP_CLONE] = { "clone", 2 }, [OP_SNAPSHOT] = { "snapshot", 4 }, [OP_RESTORE] = { "restore", 1 },
 };
 
 struct op {
@@ -62,8 +65,8 @@ struct op {
 	uint64_t pos, len;
 };
 
-enum device { MEM, AIO, HOLD, NR_DEVICES };
-static const char *const device_names[NR_DEVICES] = { "mem", "aio", "hold" };
+enum device { MEM, AIO, HOLD, EXTFS, NR_DEVICES };
+static const char *const device_names[NR_DEVICES] = { "mem", "aio", "hold", "extfs" };
 
 struct config {
 	enum device device;
@@ -75,6 +78,7 @@ struct config {
 	bool read_back;         /* after every step, not only where asked for */
 	bool inline_done, shuffle;
 	uint64_t latency_ns;
+	struct extfs_params extfs;
 	unsigned left_out;      /* 1 << kind */
 	unsigned nr_ops;
 };
@@ -87,6 +91,7 @@ enum {
 };
 #define MODEL_BYTES     (8U << 20)
 #define NR_SECTORS      (MODEL_BYTES / SECTOR)
+#define EXTFS_BYTES     (4U * MODEL_BYTES)      /* file, snapshot, copies of either */
 
 /* What a run tells its parent. */
 static struct shared {
@@ -218,6 +223,20 @@ static void make_ops(uint64_t *r)
 	}
 }
 
+static void make_extfs_config(uint64_t *r)
+{
+	static const unsigned ways[] = { 0, 0, EXTFS_EARLY, EXTFS_EARLY_NEW, EXTFS_ALWAYS_COW };
+
+	cfg.extfs = (struct extfs_params){
+		.size = EXTFS_BYTES, .block = cfg.block, .flags = ways[t_random_below(r, 5)], .seed = t_random(r),
+		.inline_max = t_random_below(r, 2) ? (uint32_t)t_random_below(r, cfg.block) : 0,
+		.extent_max = (uint32_t)(t_random_below(r, 2) ? 1 + t_random_below(r, 30) : 0),
+		.boundary = (uint32_t)(t_random_below(r, 3) ? 0 : 2 + t_random_below(r, 30)),
+	};
+	cfg.extfs.flags |= t_random_below(r, 2) ? EXTFS_CHOP : 0;
+	cfg.extfs.flags |= t_random_below(r, 2) ? EXTFS_COW_UNWRITTEN : 0;
+}
+
 static void make_config(enum device device, unsigned block, enum iomap_accounting accounting, unsigned ops_wanted, uint64_t *r)
 {
 	static const uint64_t caps[] = { 96 << 10, 512 << 10, 1 << 20, 3 << 20, 6 << 20 };
@@ -253,13 +272,17 @@ static void make_config(enum device device, unsigned block, enum iomap_accountin
 		cfg.left_out |= 1U << OP_CRASH;
 	cfg.dontcache = t_random_below(r, 2);
 	cfg.cache.dontcache = (enum iomap_dontcache)t_random_below(r, 3);
+	if (device != EXTFS)
+		cfg.left_out |= 1U << OP_CLONE | 1U << OP_SNAPSHOT | 1U << OP_RESTORE;
+	if (device == EXTFS)
+		make_extfs_config(r);
 	make_ops(r);
 }
 
 static void print_config(void)
 {
 	printf("  device %s%s%s latency %llu ns, block %u, accounting %u, cap %llu, read back %d\n", device_names[cfg.device],
-	       cfg.device == HOLD && cfg.inline_done ? " inline" : "", cfg.device == HOLD && cfg.shuffle ? " shuffled" : "",
+	       cfg.device >= HOLD && cfg.inline_done ? " inline" : "", cfg.device >= HOLD && cfg.shuffle ? " shuffled" : "",
 	       (unsigned long long)cfg.latency_ns, cfg.block, cfg.accounting, (unsigned long long)cfg.cap, cfg.read_back);
 	printf("  memory %llu, max folio %llu, error policy %u, dirty %llu, background %llu, writeback %d ms, expire %u ms, "
 	       "threads %u, depth %u, readahead %d\n", (unsigned long long)cfg.cache.memory_bytes,
@@ -268,6 +291,9 @@ static void print_config(void)
 	       (int)cfg.cache.dirty_writeback_ms, cfg.cache.dirty_expire_ms, cfg.cache.writeback_threads,
 	       cfg.cache.queue_depth, (int)cfg.cache.readahead_bytes);
 	printf("  dontcache %s, policy %u\n", cfg.dontcache ? "in half of the calls" : "never", cfg.cache.dontcache);
+	if (cfg.device == EXTFS)
+		printf("  extfs flags %x, inline up to %u, extents up to %u, boundary every %u blocks\n", cfg.extfs.flags,
+		       cfg.extfs.inline_max, cfg.extfs.extent_max, cfg.extfs.boundary);
 	printf("  left out:");
 	for (unsigned i = 0; i < NR_KINDS; i++)
 		if (cfg.left_out & 1U << i)
@@ -510,6 +536,10 @@ static void model_clear(uint64_t pos, uint64_t to)
 static struct iomap_cache *cache;
 static struct iomap_device *device;
 static struct t_hold *hold;
+static struct extfs *fs;
+static struct extfs_file *main_file, *snapshot;
+static unsigned char *snapshot_bytes;   /* what it holds */
+static uint64_t snapshot_size;
 static struct iomap_file *files[2];
 static bool appends[2];
 static char path[4096];
@@ -551,6 +581,14 @@ static void why_not_open(int ret)
 		skip("the file's O_DIRECT alignment is above the block size");
 }
 
+static void engine_params(struct iomap_file_params *params, struct extfs_file *file)
+{
+	params->ops = &extfs_ops;
+	params->writeback_ops = &extfs_writeback_ops;
+	params->ops_priv = file;
+	params->size = extfs_size(file);
+}
+
 static void open_slot(unsigned slot, int oflags)
 {
 	struct iomap_file_params params = IOMAP_FILE_PARAMS_INIT;
@@ -558,7 +596,10 @@ static void open_slot(unsigned slot, int oflags)
 
 	params.block_size = cfg.block;
 	params.device = device;
-	ret = iomap_open_with(cache, device ? NULL : path, O_RDWR | O_CREAT | oflags, 0600, &params, &files[slot]);
+	if (fs)
+		engine_params(&params, main_file);
+	ret = iomap_open_with(cache, fs ? extfs_name(main_file) : device ? NULL : path, O_RDWR | O_CREAT | oflags, 0600, &params,
+			      &files[slot]);
 	if (ret)
 		why_not_open(ret);
 	want("open", ret, 0);
@@ -580,10 +621,25 @@ static void open_device(void)
 	mem.latency_ns = cfg.latency_ns;
 	if (cfg.device == MEM)
 		want("open mem device", iomap_device_open_mem(&mem, &device), 0);
-	else if (cfg.device == HOLD)
+	else if (hold)
 		device = t_hold_device(hold);
 	else
 		device = NULL;
+}
+
+static void poke(void *priv, uint64_t addr, const void *from, uint64_t len) { t_hold_poke(priv, from, len, addr); }
+static void peek(void *priv, uint64_t addr, void *to, uint64_t len) { t_hold_peek(priv, to, len, addr); }
+
+static void make_extfs(void)
+{
+	cfg.extfs.poke = poke;
+	cfg.extfs.peek = peek;
+	cfg.extfs.priv = hold;
+	fs = extfs_create(&cfg.extfs);
+	main_file = fs ? extfs_add(fs, "main") : NULL;
+	if (!main_file)
+		abort();
+	snapshot_bytes = map_shared(MODEL_BYTES, MAP_PRIVATE);
 }
 
 static void up(uint64_t seed)
@@ -596,8 +652,15 @@ static void up(uint64_t seed)
 	int ret = iomap_cache_create(&cache, &cfg.cache);
 
 	want("cache create", ret, 0);
-	if (cfg.device == HOLD && !hold)
+	if (cfg.device == EXTFS) {
+		params.size = params.capacity = EXTFS_BYTES;
+		params.fixed_size = true;
+		params.volatile_cache = false;
+	}
+	if (cfg.device >= HOLD && !hold)
 		hold = t_hold_create(&params);
+	if (cfg.device == EXTFS && !fs)
+		make_extfs();
 	open_device();
 	open_slot(0, 0);
 }
@@ -608,6 +671,15 @@ static void check_hold(void)
 
 	if (broken)
 		bad("the device says: %s", broken);
+}
+
+/* @quiet: nothing is under way. */
+static void check_fs(bool quiet)
+{
+	char why[300] = "";
+
+	if (fs && !extfs_check(fs, quiet, why, sizeof(why)))
+		bad("%s", why);
 }
 
 static void wait_no_devices(void)
@@ -681,8 +753,27 @@ static void verify_on_disk(void)
 	close(fd);
 }
 
+/* What the engine would find without the cache. */
+static void check_stored(const char *what, struct extfs_file *file, const unsigned char *wanted, uint64_t wanted_size)
+{
+	want(what, (long long)extfs_size(file), (long long)wanted_size);
+	for (uint64_t pos = 0; pos < wanted_size; pos += LEN_MAX) {
+		uint64_t n = wanted_size - pos < LEN_MAX ? wanted_size - pos : LEN_MAX;
+
+		extfs_peek(file, buf, n, pos);
+		for (uint64_t i = 0; i < n; i++)
+			if (buf[i] != wanted[pos + i])
+				bad("%s: byte %llu of %s is %02x, expected %02x", what, (unsigned long long)(pos + i), extfs_name(file),
+				    buf[i], wanted[pos + i]);
+	}
+}
+
 static void check_durable(const char *what)
 {
+	if (fs) {
+		check_stored(what, main_file, bytes, size);
+		return;
+	}
 	if (cfg.device != HOLD)
 		return;
 	want("size of what is durable after sync", (long long)t_hold_durable_size(hold), (long long)size);
@@ -868,6 +959,74 @@ static void do_sync_range(const struct op *op)
 		model_synced_range(op->pos, readable(op->pos, op->len));
 }
 
+/* --- clones ------------------------------------------------------------------------------------------------------ */
+
+static void after_sync(const char *what, int ret);
+
+static void do_clone(void)
+{
+	after_sync("sync before clone", iomap_cache_sync(cache));  /* the snapshot, too: nothing of it stays cached */
+	if (!snapshot)
+		snapshot = extfs_add(fs, "snapshot");
+	want("clone", extfs_clone(main_file, snapshot), 0);
+	memcpy(snapshot_bytes, bytes, MODEL_BYTES);
+	snapshot_size = size;
+}
+
+/* Reads some of the snapshot and writes a little into it: the file must not notice. */
+static void do_snapshot(const struct op *op)
+{
+	struct iomap_file_params params = IOMAP_FILE_PARAMS_INIT;
+	struct iomap_file *file;
+	uint64_t pos = op->pos % (snapshot_size + 1), n;
+
+	if (!snapshot)
+		return;
+	params.block_size = cfg.block;
+	params.device = device;
+	engine_params(&params, snapshot);
+	want("open of the snapshot", iomap_open_with(cache, extfs_name(snapshot), O_RDWR, 0, &params, &file), 0);
+	want("size of the snapshot", iomap_size(file), (long long)snapshot_size);
+	n = op->len < snapshot_size - pos ? op->len : snapshot_size - pos;
+	want("read of the snapshot", iomap_pread(file, buf, op->len, (off_t)pos), (long long)n);
+	if (memcmp(buf, snapshot_bytes + pos, n))
+		bad("the snapshot has changed in [%llu, +%llu)", (unsigned long long)pos, (unsigned long long)n);
+	if (op->arg & 1 && op->pos + op->len <= MODEL_BYTES && op->len) {
+		t_fill(buf, op->pos, op->len, op->seed);
+		want("write to the snapshot", iomap_pwrite(file, buf, op->len, (off_t)op->pos), (long long)op->len);
+		memcpy(snapshot_bytes + op->pos, buf, op->len);
+		if (op->pos + op->len > snapshot_size)
+			snapshot_size = op->pos + op->len;
+	}
+	if (op->arg & 6) {
+		want("fsync of the snapshot", iomap_fsync(file), 0);
+		check_stored("snapshot", snapshot, snapshot_bytes, snapshot_size);
+	}
+	want("close of the snapshot", iomap_close(file), 0);
+}
+
+/* The file becomes what the snapshot is; or the snapshot goes. */
+static void do_restore(const struct op *op)
+{
+	if (!snapshot)
+		return;
+	want("cache sync", iomap_cache_sync(cache), 0);
+	check_stored("snapshot before it is restored", snapshot, snapshot_bytes, snapshot_size);
+	if (op->arg & 1) {
+		extfs_remove(snapshot);
+		snapshot = NULL;
+		return;
+	}
+	for (unsigned i = 0; i < 2; i++)
+		if (files[i])
+			close_slot(i);
+	want("cache sync", iomap_cache_sync(cache), 0);
+	want("clone back", extfs_clone(snapshot, main_file), 0);
+	memcpy(bytes, snapshot_bytes, MODEL_BYTES);
+	size = snapshot_size;
+	open_slot(0, 0);
+}
+
 static bool may_hold(uint64_t s, const unsigned char *data, uint64_t len)
 {
 	static const unsigned char zeros[SECTOR];
@@ -1015,6 +1174,15 @@ static void do_op(const struct op *given)
 	case OP_CRASH:
 		do_crash(&op);
 		break;
+	case OP_CLONE:
+		do_clone();
+		break;
+	case OP_SNAPSHOT:
+		do_snapshot(&op);
+		break;
+	case OP_RESTORE:
+		do_restore(&op);
+		break;
 	default:
 		abort();
 	}
@@ -1031,6 +1199,7 @@ static void check_step(void)
 		if (files[i])
 			want("size", iomap_size(files[i]), (long long)size);
 	check_hold();
+	check_fs(false);
 }
 
 static void check_sums(void)
@@ -1079,6 +1248,11 @@ static _Noreturn void run_list(const char *file_path)
 		close_slot(1);
 	close_slot(0);
 	want("destroy", iomap_cache_destroy(cache), 0);
+	if (snapshot)
+		check_stored("snapshot", snapshot, snapshot_bytes, snapshot_size);
+	check_fs(true);
+	if (fs)
+		extfs_free(fs);
 	if (device)
 		want("device close", iomap_device_close(device), 0);
 	if (hold) {
@@ -1200,7 +1374,7 @@ enum { NR_BLOCKS = 5, NR_MODES = 3, NR_COMBINATIONS = NR_DEVICES * NR_BLOCKS * N
 
 /* How the operations of make check are spread; `rounds` multiplies the runs. */
 static const struct { unsigned runs, ops; } plan[NR_DEVICES] = {
-	[MEM] = { 8, 1000 }, [AIO] = { 5, 720 }, [HOLD] = { 3, 800 },
+	[MEM] = { 8, 1000 }, [AIO] = { 5, 720 }, [HOLD] = { 3, 800 }, [EXTFS] = { 4, 800 },
 };
 
 static unsigned combination_block(unsigned run)
