@@ -130,7 +130,8 @@ static uint64_t account(struct inode *inode, struct iomap_folio *f, unsigned fir
 /* What an engine keeps with its metadata is written there; nothing of the folio becomes dirty. */
 static void write_inline(const struct iter *it, const struct iomap_folio *f, uint64_t off, uint64_t len)
 {
-	memcpy((char *)it->map.inline_data + (it->pos - it->map.offset), folio_addr(it->inode->mapping.zone, f) + off, len);
+	memcpy((char *)it->map.inline_data + (folio_pos(f) + off - it->map.offset), folio_addr(it->inode->mapping.zone, f) + off,
+	       len);
 }
 
 /*
@@ -245,7 +246,7 @@ static int folio_to_zero(struct iter *it, struct iomap_folio **out)
 	}
 }
 
-/* Zeros [from, to) of a folio's block, and makes it dirty. */
+/* Zeros [from, to) of a folio's block, and makes it dirty where it is not inline. */
 static int zero_block(struct iter *it, struct iomap_folio *f, unsigned blk, uint64_t from, uint64_t to)
 {
 	struct inode *inode = it->inode;
@@ -258,7 +259,9 @@ static int zero_block(struct iter *it, struct iomap_folio *f, unsigned blk, uint
 	folio_zero(folio_addr(m->zone, f) + from, to - from);
 	folio_content_end(f, from, to - from);
 	mapping_set_uptodate(m, f, blk, 1);
-	if (!MUTANT(M_EDGE_NOT_DIRTY))
+	if (it->map.type == IOMAP_INLINE)
+		write_inline(it, f, from, to - from);
+	else if (!MUTANT(M_EDGE_NOT_DIRTY))
 		account(inode, f, blk, 1);
 	return 0;
 }
@@ -274,8 +277,8 @@ static ssize_t zero_folio(struct iter *it)
 
 	if (ret)
 		return ret;
-	if (!f)         /* nothing cached, nothing stored: zeros already */
-		return (ssize_t)min_u64(len, PAGE_BYTES - it->pos % PAGE_BYTES);
+	if (!f)         /* nothing cached, nothing stored: zeros already, if that was not written and converted meanwhile */
+		return iter_valid(it) ? (ssize_t)min_u64(len, PAGE_BYTES - it->pos % PAGE_BYTES) : 0;
 	off = it->pos - folio_pos(f);
 	len = min_u64(len, folio_bytes(f) - off);
 	if (!iter_valid(it))

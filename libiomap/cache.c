@@ -311,10 +311,26 @@ static int sync_error(struct inode *inode)
 	return ret;
 }
 
+/* A file of an engine's that is closed is still in the table, and will leave it: durable, or about to be. */
+static bool engine_file_lingers(struct iomap_cache *cache)
+{
+	struct inode *inode = NULL;
+	bool some = false;
+
+	while ((inode = inode_next(cache, inode))) {
+		if (!inode->mapped || load_relaxed(&inode->handles))
+			continue;
+		ioend_wait_idle(inode);         /* a completion's last words may come after the sync that waited for it */
+		some |= flusher_lets_go(inode) || load_acquire(&inode->flush_running);
+	}
+	return some;
+}
+
 /* @report: under DROP, errors of the past too. */
 static int sync_all(struct iomap_cache *cache, bool report)
 {
 	struct inode *inode = NULL;
+	bool closed = false;
 	int ret = 0;
 
 	/* All devices start at once; then each file is seen to the end. */
@@ -337,7 +353,11 @@ static int sync_all(struct iomap_cache *cache, bool report)
 			one = sync_error(inode);
 		if (one && !ret)
 			ret = one;
+		closed |= inode->mapped && !load_relaxed(&inode->handles);
 	}
+	/* Engines may forget what was closed before; a flusher may be at it just now, or has still to drop its reference. */
+	while (closed && engine_file_lingers(cache))
+		plat_relax(1000);
 	return ret;
 }
 

@@ -95,6 +95,19 @@ void flusher_check_clean(struct inode *inode)
 		inode_put(inode);
 }
 
+bool flusher_lets_go(struct inode *inode)
+{
+	bool put, goes;
+
+	mutex_lock(&inode->wb->list_lock);
+	put = try_clean(inode);
+	goes = put || (load_relaxed(&inode->flags) & I_SYNC) || is_settled(inode);
+	mutex_unlock(&inode->wb->list_lock);
+	if (put)
+		inode_put(inode);
+	return goes;
+}
+
 void flusher_linger(struct inode *inode)
 {
 	flusher_mark_dirty(inode);

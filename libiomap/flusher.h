@@ -17,6 +17,8 @@ void flusher_stop_helpers(struct iomap_cache *cache);
 void flusher_mark_dirty(struct inode *inode);
 /* Takes the inode off its device's lists if nothing is left to do for it, and drops the lists' reference. Sleeps. */
 void flusher_check_clean(struct inode *inode);
+/* The same for a closed inode; true: it is clean, or somebody writes it now and will look. False: it stays on the lists. */
+bool flusher_lets_go(struct inode *inode);
 /*
  * Nobody has it open any more, and it is not durable: the flusher sees to it at its next periodic round, then it
  * goes.

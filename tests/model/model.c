@@ -54,7 +54,7 @@ static const struct {
 	[OP_REOPEN] = { "reopen", 3 }, [OP_SECOND] = { "second", 2 }, [OP_SET] = { "set", 2 }, [OP_SYNC] = { "sync", 1 },
 	[OP_CRASH] = { "crash", 1 }, [OP_PUNCH] = { "punch", 6 }, [OP_ZERO] = { "zero", 4 }, [OP_ALLOCATE] = { "allocate", 2 },
 	[OP_SEEK] = { "seek", 4 }, [OP_SYNC_RANGE] = { "sync-range", 3 },
-	[OP_CRASH] = { "crash", 1 }, [OP_CLONE] = { "clone", 2 }, [OP_SNAPSHOT] = { "snapshot", 4 }, [OP_RESTORE] = { "restore", 1 },
+	[OP_CLONE] = { "clone", 2 }, [OP_SNAPSHOT] = { "snapshot", 4 }, [OP_RESTORE] = { "restore", 1 },
 };
 
 struct op {
