@@ -821,6 +821,7 @@ static int set_size(void *ops_priv, uint64_t size)
 	} else {
 		cut(fs, &f->data, blk, UINT64_MAX);
 		cut(fs, &f->copies, blk, UINT64_MAX);
+		f->is_inline = !size && fs->p.inline_max;
 	}
 	f->size = size;
 	f->seq++;
@@ -953,11 +954,13 @@ int extfs_map(struct iomap_writepage_ctx *wpc, uint64_t pos, uint64_t len)
 	mutex_lock(&fs->lock);
 	if (pos % fs->p.block || len % fs->p.block || !len)
 		broken(fs, "writeback of %s: %llu + %llu is not in whole blocks", f->name, LLU(pos), LLU(len));
-	ret = fails(fs, EXTFS_MAP, pos, len);
+	ret = fails(fs, EXTFS_MAP, pos, 1);
 	if (!ret && !(iomap->length && iomap->validity_cookie == f->seq && pos >= iomap->offset &&
 		      pos < iomap->offset + iomap->length)) {
 		*iomap = (struct iomap){ .addr = IOMAP_NULL_ADDR, .priv = f };
 		ret = map_for_writeback(f, to_block(fs, pos), iomap);
+		if (!ret && fs->rule[EXTFS_MAP].error && pos < fs->rule[EXTFS_MAP].from)        /* what is to fail is another call */
+			narrow(fs, iomap, 0, to_block(fs, fs->rule[EXTFS_MAP].from));
 		iomap->validity_cookie = f->seq;
 	}
 	if (!ret && fails(fs, EXTFS_BAD_MAP, pos, len)) {

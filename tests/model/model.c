@@ -117,6 +117,8 @@ static uint64_t pick_len(uint64_t *r)
 	case 5: case 6: len = t_random_below(r, 64 << 10); break;
 	default: len = t_random_below(r, LEN_MAX + 1);
 	}
+	if (cfg.device == EXTFS && len > cfg.cap)
+		len %= cfg.cap;
 	return len > LEN_MAX ? LEN_MAX : len;
 }
 
@@ -233,6 +235,8 @@ static void make_extfs_config(uint64_t *r)
 		.extent_max = (uint32_t)(t_random_below(r, 2) ? 1 + t_random_below(r, 30) : 0),
 		.boundary = (uint32_t)(t_random_below(r, 3) ? 0 : 2 + t_random_below(r, 30)),
 	};
+	if (cfg.extfs.inline_max && t_random_below(r, 2))
+		cfg.cap = 2 * cfg.block;        /* small enough to be inline now and then */
 	cfg.extfs.flags |= t_random_below(r, 2) ? EXTFS_CHOP : 0;
 	cfg.extfs.flags |= t_random_below(r, 2) ? EXTFS_COW_UNWRITTEN : 0;
 }
