@@ -69,6 +69,7 @@ static struct inode *make(struct iomap_cache *cache, const struct inode_key *key
 		return NULL;
 	inode->cache = cache;
 	inode->key = *key;
+	inode->mapped = key->mapped;
 	list_init(&inode->hash);
 	list_init(&inode->wb_node);
 	rwsem_init(&inode->rwsem, LOCK_INODE);

@@ -19,7 +19,8 @@
 
 enum { I_NEW = 1U << 0, I_FREEING = 1U << 1, I_DIRTY = 1U << 2, I_SYNC = 1U << 3 };
 
-struct inode_key { dev_t dev; ino_t ino; struct iomap_device *device; const char *name; };
+/* @mapped is not compared: a device's files are all an engine's, or it has only one. */
+struct inode_key { dev_t dev; ino_t ino; struct iomap_device *device; const char *name; bool mapped; };
 
 struct inode {
 	/* fixed */

@@ -112,7 +112,6 @@ static int set_up(struct inode *inode, struct iomap_device *dev, dev_t st_dev, s
 	geom = (struct ifs_geometry){ .block_shift = (uint8_t)shift, .granule = granules[cache->accounting] };
 	inode->device = dev;
 	inode->wb = wb;
-	inode->mapped = p->ops;
 	inode->ops = p->ops ? p->ops : &plain_ops;
 	inode->ops_priv = p->ops ? p->ops_priv : inode;
 	inode->wb_ops = p->writeback_ops;
@@ -202,7 +201,7 @@ close:
 static int open_on_device(struct iomap_cache *cache, const char *name, const struct iomap_file_params *p, struct inode **out,
 			  bool *is_new)
 {
-	struct inode_key key = { .device = p->device, .name = name };
+	struct inode_key key = { .device = p->device, .name = name, .mapped = p->ops };
 	struct inode *inode;
 	int ret = device_claim(p->device, cache);
 
