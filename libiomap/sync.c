@@ -18,6 +18,7 @@
  */
 #include <errno.h>
 #include "flusher.h"
+#include "iter.h"
 #include "mutant.h"
 #include "space.h"
 #include "sync.h"
@@ -183,6 +184,34 @@ int sync_name(struct inode *inode)
 
 /* --- iomap_resolve() -------------------------------------------------------------------------------------- */
 
+/*
+ * Makes an uptodate block of a locked folio dirty again. An engine is asked as before any write: what was lost may be shared by now, or
+ * a hole that lies between. False: it has no place for it. rwsem held, exclusive where an engine maps.
+ */
+static bool redirty_block(struct inode *inode, struct iomap_folio *f, unsigned blk)
+{
+	struct mapping *m = &inode->mapping;
+	uint64_t bs = ifs_block_bytes(&m->geom);
+	struct iter it;
+
+	if (!inode->mapped) {
+		mapping_redirty(m, f, blk, 1);
+		return true;
+	}
+	iter_init(&it, inode, folio_pos(f) + blk * bs, bs, IOMAP_WRITE);
+	while (iter_next(&it) > 0) {
+		if (!iter_valid(&it))
+			continue;
+		if (it.map.type == IOMAP_INLINE) {      /* nothing of that was ever on the device */
+			it.left = 0;
+			continue;
+		}
+		mapping_redirty(m, f, blk, 1);
+		iter_advance(&it, iter_length(&it));
+	}
+	return !it.left;
+}
+
 /* Makes what is cached of [start, end) dirty again and adds it to @again. */
 static void redirty_cached(struct inode *inode, uint64_t start, uint64_t end, struct rangeset *again)
 {
@@ -200,7 +229,8 @@ static void redirty_cached(struct inode *inode, uint64_t start, uint64_t end, st
 
 			if (pos + bs <= start || pos >= end || !ifs_range_uptodate(f, &m->geom, b, 1))
 				continue;
-			mapping_redirty(m, f, b, 1);
+			if (!redirty_block(inode, f, b))
+				continue;
 			rangeset_reserve(again, 1);
 			rangeset_add(again, pos, pos + bs);
 		}
@@ -229,10 +259,10 @@ static int retry_once(struct inode *inode, uint64_t start, uint64_t end, uint64_
 	int ret, flushed;
 
 	rangeset_init(&written, &inode->cache->zone.mem, RANGESET_SUBSET, RANGESET_MAX);
-	rwsem_lock_shared(&inode->rwsem);       /* as everybody who dirties: who cuts or punches relies on it */
+	(inode->mapped ? rwsem_lock : rwsem_lock_shared)(&inode->rwsem);        /* as everybody who dirties: who cuts relies on it */
 	for (uint64_t at = start; rangeset_next(&inode->lost, at, &r) && r.start < end; at = r.end)
 		redirty_cached(inode, max_u64(r.start, start), min_u64(r.end, end), &written);
-	rwsem_unlock_shared(&inode->rwsem);
+	(inode->mapped ? rwsem_unlock : rwsem_unlock_shared)(&inode->rwsem);
 	ret = writeback_range_sync(inode, start, end);
 	if (!ret)
 		ret = sync_size(inode, min_u64(size, end));     /* a hole at the end is part of the range */
