@@ -76,7 +76,7 @@ endif
 # --- sources, by wildcard -------------------------------------------------------------------------------------------------
 objects = $(patsubst %.c,$(O)/%.o,$(wildcard $(1)))
 LIB_OBJ := $(call objects,libiomap/*.c)
-SIM_OBJ := $(call objects,tests/sim/*.c)
+SIM_OBJ := $(call objects,tests/sim/*.c) $(O)/tests/lib/extfs.o
 ifeq ($(BUILD),sim)
 LIB_OBJ := $(filter-out %/platform-posix.o,$(LIB_OBJ))
 CPPFLAGS += -iquote tests/sim -iquote libiomap

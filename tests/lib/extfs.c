@@ -41,7 +41,8 @@ struct extfs_file {
 	struct extfs *fs;
 	char name[32];
 	bool used;
-	uint64_t size;
+	uint64_t size;                  /* of what is on the device */
+	uint64_t open_size;             /* in the cache, as iomap_end() and set_size() tell */
 	uint64_t seq;
 	struct list data, copies;
 	bool is_inline;
@@ -748,6 +749,8 @@ static int end(void *ops_priv, uint64_t pos, uint64_t length, int64_t written, u
 		f->size = pos + (uint64_t)written;
 		f->seq++;
 	}
+	if (iomap->flags & IOMAP_F_SIZE_CHANGED || (flags & IOMAP_WRITE && flags & IOMAP_DIRECT))
+		f->open_size = most(f->open_size, pos + (uint64_t)written);
 	if (f->writer == c)
 		f->writer = NULL;
 	c->open = false;
@@ -823,7 +826,7 @@ static int set_size(void *ops_priv, uint64_t size)
 		cut(fs, &f->copies, blk, UINT64_MAX);
 		f->is_inline = !size && fs->p.inline_max;
 	}
-	f->size = size;
+	f->size = f->open_size = size;
 	f->seq++;
 out:
 	mutex_unlock(&fs->lock);
@@ -1234,6 +1237,16 @@ uint64_t extfs_size(struct extfs_file *f)
 	return size;
 }
 
+uint64_t extfs_open_size(struct extfs_file *f)
+{
+	uint64_t size;
+
+	mutex_lock(&f->fs->lock);
+	size = f->open_size;
+	mutex_unlock(&f->fs->lock);
+	return size;
+}
+
 int extfs_clone(struct extfs_file *src, struct extfs_file *dst)
 {
 	struct extfs *fs = src->fs;
@@ -1259,7 +1272,7 @@ int extfs_clone(struct extfs_file *src, struct extfs_file *dst)
 	}
 	memcpy(dst->inline_data, src->inline_data, fs->p.block);
 	dst->is_inline = src->is_inline;
-	dst->size = src->size;
+	dst->size = dst->open_size = src->size;
 	dst->seq++;
 	src->seq++;
 out:
@@ -1325,6 +1338,7 @@ int extfs_poke(struct extfs_file *f, const void *buf, uint64_t len, uint64_t pos
 	}
 	f->seq++;
 out:
+	f->open_size = f->size;
 	mutex_unlock(&fs->lock);
 	return ret;
 }

@@ -69,6 +69,8 @@ struct extfs_file *extfs_lookup(struct extfs *fs, const char *name);
 const char *extfs_name(const struct extfs_file *file);
 void extfs_remove(struct extfs_file *file);             /* it is not open */
 uint64_t extfs_size(struct extfs_file *file);           /* the one that a crash would show */
+/* What the cache has or had last: iomap_file_params.size, as a closed file's last bytes may still be on their way. */
+uint64_t extfs_open_size(struct extfs_file *file);
 
 /*
  * @dst becomes a copy of @src, the blocks shared. The cache has nothing of either but what is on the device.

@@ -590,7 +590,7 @@ static void engine_params(struct iomap_file_params *params, struct extfs_file *f
 	params->ops = &extfs_ops;
 	params->writeback_ops = &extfs_writeback_ops;
 	params->ops_priv = file;
-	params->size = extfs_size(file);
+	params->size = extfs_open_size(file);
 }
 
 static void open_slot(unsigned slot, int oflags)

@@ -93,6 +93,15 @@ void disk_peek(unsigned file, uint64_t pos, void *buf, uint64_t len)
 	memset((char *)buf + inside, 0, len - inside);
 }
 
+void disk_poke(unsigned file, uint64_t pos, const void *data, uint64_t len)
+{
+	struct disk_store *s = &file_nr(file)->store;
+	const uint64_t id = ++disk->last_id;
+
+	for (uint64_t done = 0; done < len; done += SIM_SECTOR)
+		store_write(s, pos + done, (const char *)data + done, SIM_SECTOR, id);
+}
+
 unsigned disk_create(const char *path, const void *data, uint64_t len)
 {
 	if (file_find(path))
@@ -101,7 +110,7 @@ unsigned disk_create(const char *path, const void *data, uint64_t len)
 	struct disk_file *f = file_make(path, 0644);
 	const uint64_t id = ++disk->last_id;
 
-	for (uint64_t pos = 0; pos < len; pos += SIM_SECTOR)
+	for (uint64_t pos = 0; data && pos < len; pos += SIM_SECTOR)
 		store_write(&f->store, pos, (const char *)data + pos, (unsigned)min_u64(SIM_SECTOR, len - pos), id);
 	store_mark_data(&f->store, 0, len);
 	store_grow(&f->store, len, id);

@@ -40,7 +40,9 @@ int  disk_file(const char *path);
 uint64_t disk_size(unsigned file);                      /* as fstat() would say now */
 /* What a read through the page cache would show now; @len beyond the size reads as zeros. */
 void disk_peek(unsigned file, uint64_t pos, void *buf, uint64_t len);
-/* Makes a file with this content, all of it durable. Returns its number. */
+/* Changes what is there, at once, behind everybody's back; whole sectors inside the size. A power cut would not know of it. */
+void disk_poke(unsigned file, uint64_t pos, const void *data, uint64_t len);
+/* Makes a file with this content (NULL: a hole), all of it durable. Returns its number. */
 unsigned disk_create(const char *path, const void *data, uint64_t len);
 void disk_heal(void);                                   /* nothing fails any more, by chance or for good */
 bool disk_idle(void);                                   /* no request in flight */

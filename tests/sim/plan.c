@@ -4,6 +4,7 @@
  * Small worlds find big bugs: 1 MiB of cache, folios of at most 64 KiB, blocks of 512 bytes, files that meet each other at few
  * places. Each seed leaves some kinds of operations out, so that the others meet more often.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include "workload.h"
@@ -259,9 +260,50 @@ static void make_holes(struct plan *p, struct sim_rng *r)
 	}
 }
 
+/* Now and then an engine maps some of the files. No power cuts then: it keeps its metadata in memory. */
+static void plan_engine(struct plan *p, struct sim_rng *r)
+{
+	static const unsigned ways[] = { 0, 0, EXTFS_EARLY, EXTFS_EARLY_NEW, EXTFS_ALWAYS_COW };
+	uint64_t block = PICK(r, 512, 1024, 4096, 4096);
+
+	p->engine = true;
+	block = block < p->disk.dio_align ? p->disk.dio_align : block;
+	p->extfs = (struct extfs_params){
+		.size = (block == 512 ? 4096 : 8192) * KIB, .block = (uint32_t)block, .seed = sim_rng_next(r),
+		.flags = ways[sim_below(r, 5)] | (sim_chance(r, 1, 2) ? EXTFS_CHOP : 0) | (sim_chance(r, 1, 2) ? EXTFS_COW_UNWRITTEN : 0),
+		.inline_max = sim_chance(r, 1, 3) ? (uint32_t)sim_below(r, block) : 0,
+		.extent_max = sim_chance(r, 1, 2) ? 1 + (uint32_t)sim_below(r, 20) : 0,
+		.boundary = sim_chance(r, 1, 3) ? 2 + (uint32_t)sim_below(r, 30) : 0,
+	};
+	p->cloned = sim_chance(r, 1, 2);
+	for (unsigned f = 0; f < p->nr_files; f++) {
+		p->on_engine[f] = !f || sim_chance(r, 2, 3);
+		if (p->on_engine[f])
+			p->file[f].block = (uint32_t)block;
+		if (p->on_engine[f] && sim_chance(r, 1, 4))     /* small enough to be inline at first */
+			p->file[f].size %= block;
+	}
+	if (p->disk.capacity)
+		p->disk.capacity += p->extfs.size;
+	if (!p->faults)
+		return;
+	if (p->disk.bad_len && sim_chance(r, 1, 2))
+		p->disk.bad_file = p->nr_files;                 /* the engine's device */
+	for (unsigned i = 0; i < EXTFS_BAD_MAP; i++) {
+		if (!sim_chance(r, 1, 4))
+			continue;
+		p->engine_fault[i].error = sim_chance(r, 1, 2) ? -EIO : -ENOSPC;
+		p->engine_fault[i].from = sim_below(r, 100 * KIB);
+		p->engine_fault[i].to = sim_chance(r, 1, 2) ? UINT64_MAX : p->engine_fault[i].from + sim_below(r, 100 * KIB);
+		p->engine_fault[i].skip = (unsigned)sim_below(r, 20);
+		p->engine_fault[i].times = (unsigned)sim_below(r, 5);
+	}
+}
+
 void plan_make(const struct world_spec *spec, struct plan *p)
 {
-	struct sim_rng r, scarce, holes, dontcache;
+	struct sim_rng r, scarce, holes, dontcache, engine;
+	bool is_scarce;
 
 	memset(p, 0, sizeof(*p));
 	sim_rng_seed(&r, spec->seed, 100);
@@ -277,7 +319,8 @@ void plan_make(const struct world_spec *spec, struct plan *p)
 	}
 	plan_ops(p, &r);
 	sim_rng_seed(&scarce, spec->seed, 101);
-	if (sim_chance(&scarce, 1, 8))
+	is_scarce = sim_chance(&scarce, 1, 8);
+	if (is_scarce)
 		make_scarce(p, &scarce);
 	sim_rng_seed(&holes, spec->seed, 102);
 	if (sim_chance(&holes, 1, 2))
@@ -290,6 +333,9 @@ void plan_make(const struct world_spec *spec, struct plan *p)
 	sim_rng_seed(&dontcache, spec->seed, 103);
 	if (sim_chance(&dontcache, 1, 3))
 		with_dontcache(p, &dontcache);
+	sim_rng_seed(&engine, spec->seed, 105);
+	if (!spec->crash && !is_scarce && sim_chance(&engine, 1, 3))
+		plan_engine(p, &engine);
 	p->disk.short_bytes = !spec->crash;     /* an image of half a sector would need an oracle of bytes */
 	if (spec->crash)
 		p->power_off_at = 500 + sim_below(&r, sim_chance(&r, 1, 2) ? 6000 : 40000);

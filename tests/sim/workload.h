@@ -7,6 +7,7 @@
 #include "disk.h"
 #include "world.h"
 #include <iomap/iomap.h>
+#include "extfs.h"
 
 #define WORLD_FILES     3
 #define WORLD_THREADS   4
@@ -36,6 +37,11 @@ struct plan {
 	unsigned nr_files, nr_threads, nr_ops;
 	struct { uint32_t block; uint64_t size; } file[WORLD_FILES];
 	struct op op[WORLD_OPS];
+	/* an engine's files: some of them lie on one device, mapped by extfs */
+	bool engine, on_engine[WORLD_FILES];
+	struct extfs_params extfs;
+	bool cloned;                    /* their first blocks are shared with a copy that nobody opens */
+	struct { int error; uint64_t from, to; unsigned skip, times; } engine_fault[EXTFS_POINTS];
 	unsigned fail_chance[SIM_FAULTS];
 	bool faults;                    /* something may fail */
 	bool idle_end;                  /* before the last fsync the flusher is left to write everything */

@@ -37,6 +37,9 @@ static struct {
 	bool told[WORLD_FILES];                 /* some call on it has returned an error */
 	bool healed;
 	bool ordinary_reads;                    /* that are not the plan's */
+	struct extfs *fs;                       /* where an engine maps some of the files */
+	struct iomap_device *device;            /* its device, file number nr_files of the disk */
+	struct extfs_file *inode[WORLD_FILES], *copy[WORLD_FILES];
 } w;
 
 static unsigned char buffer[WORLD_THREADS][OP_BYTES];
@@ -363,6 +366,13 @@ static struct iomap_file *open_file(unsigned f)
 
 	params.block_size = w.plan.file[f].block;
 	for (;;) {
+		if (w.inode[f]) {
+			params.device = w.device;
+			params.ops = &extfs_ops;
+			params.writeback_ops = &extfs_writeback_ops;
+			params.ops_priv = w.inode[f];
+			params.size = extfs_open_size(w.inode[f]);
+		}
 		ret = iomap_open_with(w.cache, path_of(f), O_RDWR, 0, &params, &file);
 		if (!ret)
 			return file;
@@ -399,6 +409,107 @@ static void do_limit(const struct op *op)
 		unexpected(op, ret);
 }
 
+/* --- files that an engine maps ------------------------------------------------------------------------------ */
+
+static void engine_poke(void *priv, uint64_t addr, const void *buf, uint64_t len)
+{
+	(void)priv;
+	disk_poke(w.plan.nr_files, addr, buf, len);
+}
+
+static void engine_peek(void *priv, uint64_t addr, void *buf, uint64_t len)
+{
+	(void)priv;
+	disk_peek(w.plan.nr_files, addr, buf, len);
+}
+
+/* @quiet: nothing is under way. */
+static void check_engine(const char *when, bool quiet)
+{
+	char why[320] = "";
+
+	if (w.fs && !extfs_check(w.fs, quiet, why, sizeof(why)))
+		sim_fail("%s: %s", when, why);
+}
+
+static struct extfs_file *engine_file(const char *name)
+{
+	struct extfs_file *file;
+
+	while (!(file = extfs_add(w.fs, name)))
+		if (!may_fail())
+			sim_fail("no memory for a file of the engine's");
+	return file;
+}
+
+static void engine_start(void)
+{
+	static const char *const copies[WORLD_FILES] = { "copy 0", "copy 1", "copy 2" };
+	struct extfs_params params = w.plan.extfs;
+	int ret;
+
+	if (disk_create("/engine", NULL, params.size) != w.plan.nr_files)
+		sim_fail("the engine's device is not the last file");
+	params.poke = engine_poke;
+	params.peek = engine_peek;
+	while (!(w.fs = extfs_create(&params)))
+		if (!may_fail())
+			sim_fail("no memory for the engine");
+	do
+		ret = iomap_device_open_aio("/engine", O_RDWR, 0, &w.device);
+	while (excused(ret));
+	if (ret)
+		sim_fail("open of the engine's device: %d", ret);
+	for (unsigned f = 0; f < w.plan.nr_files; f++) {
+		uint64_t size = w.plan.file[f].size;
+
+		if (!w.plan.on_engine[f])
+			continue;
+		w.inode[f] = engine_file(path_of(f));
+		disk_peek(f, 0, image, size);
+		if (extfs_poke(w.inode[f], image, size, 0))
+			sim_fail("no room for file %u", f);
+		if (w.plan.cloned) {
+			w.copy[f] = engine_file(copies[f]);
+			if (extfs_clone(w.inode[f], w.copy[f]))
+				sim_fail("file %u cannot be cloned", f);
+		}
+	}
+	for (unsigned i = 0; i < EXTFS_POINTS; i++)
+		extfs_fail(w.fs, i, w.plan.engine_fault[i].error, w.plan.engine_fault[i].from, w.plan.engine_fault[i].to,
+			   w.plan.engine_fault[i].skip, w.plan.engine_fault[i].times);
+}
+
+static void engine_heal(void)
+{
+	for (unsigned i = 0; w.fs && i < EXTFS_POINTS; i++)
+		extfs_fail(w.fs, i, 0, 0, 0, 0, 0);
+}
+
+/* The cache is gone. What nobody wrote to is as it was. */
+static void engine_end(void)
+{
+	int ret;
+
+	if (!w.fs)
+		return;
+	check_engine("after everything", true);
+	for (unsigned f = 0; f < w.plan.nr_files; f++) {
+		uint64_t size = w.plan.file[f].size;
+
+		if (!w.copy[f])
+			continue;
+		extfs_peek(w.copy[f], image, size, 0);
+		disk_peek(f, 0, image + size, size);            /* where it comes from */
+		if (extfs_size(w.copy[f]) != size || memcmp(image, image + size, size))
+			sim_fail("the copy of file %u has changed", f);
+	}
+	extfs_free(w.fs);
+	ret = iomap_device_close(w.device);
+	if (ret)
+		sim_fail("close of the engine's device: %d", ret);
+}
+
 /* @frozen: a thread stopped in the middle of a write has not counted its bytes yet (D9). */
 static void check_cache(const char *when, bool frozen)
 {
@@ -418,6 +529,7 @@ static void check_frozen(const struct op *op)
 
 	op_describe(op, text + 6, sizeof(text) - 6);
 	check_cache(text, true);
+	check_engine(text, false);
 	sim_thaw();
 }
 
@@ -552,16 +664,19 @@ static void read_all(unsigned f, struct iomap_file *file, unsigned char *buf)
 
 static void check_disk(unsigned f, struct iomap_file *file)
 {
-	uint64_t size = disk_size(f);
+	uint64_t size = w.inode[f] ? extfs_size(w.inode[f]) : disk_size(f);
 	const char *why;
 
-	if (size != (uint64_t)iomap_size(file))
+	if (size != (uint64_t)iomap_size(file) && !(w.inode[f] && w.lossy[f]))  /* an engine does not hear of what was given up */
 		sim_fail("after fsync file %u has size %llu on the disk, %lld in the cache", f, (unsigned long long)size,
 			 (long long)iomap_size(file));
-	disk_peek(f, 0, image, size);
+	if (w.inode[f])
+		extfs_peek(w.inode[f], image, size, 0);
+	else
+		disk_peek(f, 0, image, size);
 	if (!w.lossy[f] && (why = oracle_check_image(f, image, size, false, w.plan.faults)))
 		sim_fail("on the disk at the end: %s", why);
-	if (!w.plan.faults || w.lossy[f])
+	if (!w.plan.faults || w.lossy[f] || w.inode[f])
 		return;
 	if (disk_image(f, DISK_POWER_OLDEST, NULL, image, size) != size)
 		sim_fail("after fsync file %u has another size on stable media", f);
@@ -651,6 +766,7 @@ static void finish(void)
 	int ret;
 
 	disk_heal();
+	engine_heal();
 	sim_no_more_faults();
 	w.healed = true;
 	for (unsigned f = 0; f < w.plan.nr_files; f++)
@@ -683,6 +799,7 @@ static void finish(void)
 	ret = iomap_cache_destroy(w.cache);
 	if (ret)
 		sim_fail("iomap_cache_destroy: %d", ret);
+	engine_end();
 }
 
 /* --- a run ------------------------------------------------------------------------------------------------ */
@@ -710,6 +827,8 @@ static void world_main(void *unused)
 		oracle_pattern(oracle_create(f, w.plan.file[f].block, size), 0, image, size);
 		disk_create(path_of(f), image, size);
 	}
+	if (w.plan.engine)
+		engine_start();
 	do
 		ret = iomap_cache_create(&w.cache, &w.plan.cache);
 	while (excused(ret));

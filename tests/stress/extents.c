@@ -87,7 +87,7 @@ static struct iomap_file *er_open(struct er *er, struct extfs_file *inode)
 	params.ops = &extfs_ops;
 	params.writeback_ops = &extfs_writeback_ops;
 	params.ops_priv = inode;
-	params.size = extfs_size(inode);
+	params.size = extfs_open_size(inode);
 	CHECK_EQ(iomap_open_with(er->cache, extfs_name(inode), O_RDWR, 0, &params, &file), 0);
 	return file;
 }
