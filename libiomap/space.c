@@ -64,10 +64,6 @@ int space_reserve(struct inode *inode, uint64_t pos, uint64_t len)
 			store_relaxed(&inode->reserves, false);
 			break;
 		}
-		if (ret == -EFBIG && end > pos + len) { /* the largest size lies inside the last block */
-			end = pos + len;
-			continue;
-		}
 		if (ret)
 			return ret;
 		space_learned(inode, gap.start, gap.end + ahead);

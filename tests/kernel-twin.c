@@ -46,11 +46,7 @@ static const struct {
 } kinds[NR_KINDS] = {
 	[OP_PREAD] = { "pread", 120 }, [OP_PREADV] = { "preadv2", 80 }, [OP_PWRITE] = { "pwrite", 160 },
 	[OP_PWRITEV] = { "pwritev2", 120 }, [OP_TRUNCATE] = { "ftruncate", 50 },
-#ifdef IOMAP_SYNC_DURABLE
 	[OP_FALLOCATE] = { "fallocate", 60 }, [OP_SYNC_RANGE] = { "sync_range", 4 },
-#else
-	[OP_FALLOCATE] = { "fallocate", 0 }, [OP_SYNC_RANGE] = { "sync_range", 0 },
-#endif
 	[OP_SEEK] = { "lseek", 40 }, [OP_FADVISE] = { "fadvise", 20 },
 	[OP_FSYNC] = { "fsync", 1 }, [OP_FDATASYNC] = { "fdatasync", 1 }, [OP_REOPEN] = { "reopen", 4 },
 	[OP_OWN] = { "cache", 4 },
@@ -263,10 +259,8 @@ static int64_t do_ours(const struct op *op)
 	case OP_SEEK: return iomap_lseek(file, op->pos, op->flags);
 	case OP_FSYNC: return iomap_fsync(file);
 	case OP_FDATASYNC: return iomap_fdatasync(file);
-#ifdef IOMAP_SYNC_DURABLE
 	case OP_FALLOCATE: return iomap_fallocate(file, op->flags, op->pos, op->len);
 	case OP_SYNC_RANGE: return iomap_sync_range(file, op->pos, op->len, (unsigned)op->flags);
-#endif
 	default: return 0;
 	}
 }
@@ -274,14 +268,11 @@ static int64_t do_ours(const struct op *op)
 /* The kernel's file is written through its cache: DIRECT, DONTCACHE and WRITETHROUGH change no result. */
 static int kernel_flags(int flags)
 {
-	int out = 0, known = IOMAP_RWF_APPEND | IOMAP_RWF_DSYNC | IOMAP_RWF_SYNC;
+	int out = 0, known = IOMAP_RWF_APPEND | IOMAP_RWF_DSYNC | IOMAP_RWF_SYNC | IOMAP_RWF_DONTCACHE;
 
 	out |= flags & IOMAP_RWF_APPEND ? RWF_APPEND : 0;
 	out |= flags & IOMAP_RWF_DSYNC ? RWF_DSYNC : 0;
 	out |= flags & IOMAP_RWF_SYNC ? RWF_SYNC : 0;
-#ifdef IOMAP_RWF_DONTCACHE
-	known |= IOMAP_RWF_DONTCACHE;
-#endif
 #ifdef IOMAP_RWF_DIRECT
 	known |= IOMAP_RWF_DIRECT | IOMAP_RWF_WRITETHROUGH;
 #endif
@@ -406,10 +397,8 @@ static struct op draw(void)
 		op.flags |= one_in(20) ? IOMAP_RWF_WRITETHROUGH : 0;
 #endif
 	}
-#ifdef IOMAP_RWF_DONTCACHE
 	if (op.kind == OP_PREADV || op.kind == OP_PWRITEV)
 		op.flags |= one_in(6) ? IOMAP_RWF_DONTCACHE : 0;
-#endif
 #ifdef IOMAP_RWF_DIRECT
 	if ((op.kind == OP_PREADV || op.kind == OP_PWRITEV) && one_in(8)) {
 		op.flags = IOMAP_RWF_DIRECT;
@@ -423,11 +412,7 @@ static struct op draw(void)
 	case OP_FADVISE: op.flags = (int)below(6); break;
 	case OP_FALLOCATE: op.flags = modes[below(5)]; break;
 	case OP_SYNC_RANGE: op.flags = (int)below(8); break;
-	case OP_SEEK: op.flags = SEEK_END; op.len = 0;
-#ifdef IOMAP_SYNC_DURABLE
-		op.flags = (int[]){ SEEK_DATA, SEEK_HOLE, SEEK_END }[below(3)];
-#endif
-		break;
+	case OP_SEEK: op.flags = (int[]){ SEEK_DATA, SEEK_HOLE, SEEK_END }[below(3)]; op.len = 0; break;
 	case OP_REOPEN: op.flags = one_in(8) ? O_TRUNC : 0; break;
 	default: break;
 	}

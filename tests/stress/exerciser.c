@@ -300,9 +300,7 @@ static const struct {
 	{ IOMAP_RWF_APPEND, " APPEND", 16, 6 },
 	{ IOMAP_RWF_DSYNC, " DSYNC", 16, 40 },
 	{ IOMAP_RWF_SYNC, " SYNC", 16, 80 },
-#ifdef IOMAP_RWF_DONTCACHE
 	{ IOMAP_RWF_DONTCACHE, " DONTCACHE", 4, 4 },
-#endif
 #ifdef IOMAP_RWF_DIRECT
 	{ IOMAP_RWF_DIRECT, " DIRECT", 12, 12 },
 	{ IOMAP_RWF_WRITETHROUGH, " WRITETHROUGH", 16, 12 },
@@ -622,11 +620,9 @@ static void do_set(void)
 	int ret = iomap_cache_set(run.cache, tunables[i].which, value);
 
 	note(" %s %llu", tunables[i].name, (unsigned long long)value);
-	if (ret != -EOPNOTSUPP)
-		EXPECT("iomap_cache_set", ret, 0);
+	EXPECT("iomap_cache_set", ret, 0);
 }
 
-#ifdef IOMAP_SYNC_DURABLE
 static void do_fallocate(void)
 {
 	static const struct { int mode; const char *name; } modes[] = {
@@ -702,7 +698,6 @@ static void do_sync_range(void)
 	else if ((flags & IOMAP_SYNC_WRITE) && (flags & IOMAP_SYNC_WAIT_AFTER))
 		compare_by_kernel(pos, len ? len : FILE_MAX - pos, SEEN_WRITTEN);
 }
-#endif
 
 /* --- opening and closing --------------------------------------------------------------------------------------------- */
 
@@ -787,10 +782,6 @@ static void up(void)
 	params.queue_depth = 1U << below(8);
 	params.readahead_bytes = ahead[below(4)];
 	ret = iomap_cache_create(&run.cache, &params);
-	if (ret == -EOPNOTSUPP) {               /* a policy that has not landed */
-		params.dontcache = IOMAP_DONTCACHE_KICK;
-		ret = iomap_cache_create(&run.cache, &params);
-	}
 	EXPECT("iomap_cache_create", ret, 0);
 	EXPECT("opening the other file", iomap_open(run.cache, run.other_path, O_RDWR, 0, &run.other), 0);
 	open_handle(&run.first, O_RDWR);
@@ -835,11 +826,9 @@ static const struct {
 	{ "direct-write", 40, do_direct_write },
 #endif
 	{ "ftruncate", 60, do_truncate },
-#ifdef IOMAP_SYNC_DURABLE
 	{ "fallocate", 80, do_fallocate },
 	{ "lseek", 40, do_seek },
 	{ "sync-range", 16, do_sync_range },
-#endif
 	{ "fsync", 4, do_fsync },
 	{ "fdatasync", 4, do_fdatasync },
 	{ "cache-sync", 2, do_cache_sync },
