@@ -538,11 +538,15 @@ static int resize(struct inode *inode, uint64_t size)
 	return ret;
 }
 
-/* The engine keeps the size: it hears of the new one when nothing beyond it is cached any more. rwsem exclusive. */
+/*
+ * The engine keeps the size: it hears of the new one when nothing beyond it is cached any more. The folio with the new end is locked
+ * while the size changes, as in resize(): a claim takes whole pages, and must not take blocks of it beyond the end. rwsem exclusive.
+ */
 static int truncate_mapped(struct inode *inode, uint64_t size)
 {
 	struct mapping *m = &inode->mapping;
 	uint64_t old = inode_size(inode), bs = ifs_block_bytes(&m->geom);
+	struct iomap_folio *f;
 	int ret;
 
 	if (!inode->ops->set_size)
@@ -559,8 +563,17 @@ static int truncate_mapped(struct inode *inode, uint64_t size)
 	if (ret)
 		return ret;
 	rwsem_lock(&m->invalidate_lock);
+	f = size ? mapping_get_locked(m, (size - 1) >> PAGE_SHIFT) : NULL;
+	if (f)
+		truncate_wait_writeback(m, f);
 	inode_set_size(inode, size);
 	wait_beyond(m, size);
+	if (f) {
+		if (folio_mapping(f) == m && size - folio_pos(f) < folio_bytes(f))
+			truncate_trim(m, f, size - folio_pos(f));
+		folio_unlock(m->zone, f);
+		folio_put(m->zone, f);
+	}
 	truncate_from(m, size);
 	ret = inode->ops->set_size(inode->ops_priv, size);
 	rwsem_unlock(&m->invalidate_lock);
