@@ -147,7 +147,7 @@ int iter_next(struct iter *it)
 	if (ret < 0 || !is_good(inode, it)) {
 		if (ret >= 0) {
 			it->status = -EIO;
-			if (it->map.length && it->map.offset <= it->pos && inode->ops->iomap_end)
+			if (inode->ops->iomap_end)
 				inode->ops->iomap_end(inode->ops_priv, it->pos, it->left, 0, it->flags, &it->map);
 		}
 		it->map.length = 0;

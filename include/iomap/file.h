@@ -58,7 +58,9 @@ struct iomap_file_params {
 						   written */
 	void    *ops_priv;                      /* handed to every callback. It and both ops outlive the file: until
 						   iomap_cache_sync() after the last close, or the end of the cache */
-	uint64_t size;                          /* with ops: the file's size, where this is the first open */
+	uint64_t size;                          /* with ops: the file's size, where this is the first open. Bytes of an earlier
+						   one may still be on their way: count as iomap_end() and set_size()
+						   tell, or call iomap_cache_sync() first */
 };
 
 #define IOMAP_FILE_PARAMS_INIT { sizeof(struct iomap_file_params), 0, 0, NULL, NULL, NULL, NULL, 0 }

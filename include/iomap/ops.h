@@ -77,8 +77,9 @@ struct iomap_ops {
 	int (*iomap_begin)(void *ops_priv, uint64_t pos, uint64_t length, unsigned flags, struct iomap *iomap,
 			   struct iomap *srcmap);
 	/*
-	 * Exactly once for each iomap_begin() that returned 0, also after errors: @written bytes from @pos, of @length asked for,
-	 * were done. A reservation for what was not written is the engine's to give back. May be NULL.
+	 * Exactly once for each iomap_begin() that returned 0, also after errors: @written bytes from @pos were done, of @length, which
+	 * is what was asked for as far as the mapping and its source hold. A reservation for what was not written is the engine's to
+	 * give back: nothing of it is dirty unless it was before. May be NULL.
 	 *
 	 * Return:  0; or a negative errno, which is the call's if nothing was written.
 	 */
