@@ -32,6 +32,7 @@
 #include "mutant.h"
 #include "space.h"
 #include "truncate.h"
+#include "writeback.h"
 
 #define LOCKED_MOST 64
 #define PUNCH (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE)
@@ -147,6 +148,17 @@ static int zero_edges(struct inode *inode, uint64_t pos, uint64_t end, struct ra
 	return ret;
 }
 
+/*
+ * An engine hears of a grown file's size when its last block has been written. That block is about to go unwritten: so it is written
+ * first. rwsem exclusive.
+ */
+static int settle_size(struct inode *inode, struct range whole)
+{
+	uint64_t size = inode_size(inode), last = size ? round_down(size - 1, ifs_block_bytes(&inode->mapping.geom)) : 0;
+
+	return inode->mapped && size && whole.start <= last && last < whole.end ? writeback_range_sync(inode, last, size) : 0;
+}
+
 /* PUNCH_HOLE and ZERO_RANGE. *@by_zeros: nothing was done, zeros are to be written instead. */
 static int clear_range(struct inode *inode, int mode, uint64_t pos, uint64_t end, bool *by_zeros)
 {
@@ -157,7 +169,8 @@ static int clear_range(struct inode *inode, int mode, uint64_t pos, uint64_t end
 	*by_zeros = false;
 	rwsem_lock(&inode->rwsem);
 	whole = whole_blocks(inode, pos, end);
-	if (whole.start < whole.end) {
+	ret = settle_size(inode, whole);
+	if (!ret && whole.start < whole.end) {
 		rwsem_lock(&m->invalidate_lock);
 		ret = tell_device(inode, whole, mode);
 		/* Past the largest size that the file system has there is nothing to be punched. */
