@@ -28,6 +28,7 @@ struct workload {
 
 extern const struct workload overcharge_workload;
 extern const struct workload readers_workload;
+extern const struct workload hot_workload;
 
 /* Time, in nanoseconds: the wall's (monotonic), and what the calling thread has used of a CPU. */
 uint64_t now_ns(void);

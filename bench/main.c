@@ -12,6 +12,7 @@
 static const struct workload *const workloads[] = {
 	&overcharge_workload,
 	&readers_workload,
+	&hot_workload,
 };
 
 static void usage(FILE *out)

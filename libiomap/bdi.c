@@ -293,9 +293,9 @@ static int64_t sync_wait(struct sync_request *s)
 	return s->req.result;
 }
 
-static int64_t io_once(struct wb *wb, struct iomap_device *dev, unsigned op, uint64_t pos, const struct iovec *iov)
+static int64_t io_once(struct wb *wb, struct iomap_device *dev, unsigned op, uint64_t pos, const struct iovec *iov, int nr)
 {
-	struct sync_request s = { .req = { .op = op, .pos = pos, .iov = iov, .iovcnt = 1, .done = sync_done } };
+	struct sync_request s = { .req = { .op = op, .pos = pos, .iov = iov, .iovcnt = nr, .done = sync_done } };
 	struct iomap_request *req = &s.req;
 
 	sync_init(&s, wb);
@@ -303,27 +303,52 @@ static int64_t io_once(struct wb *wb, struct iomap_device *dev, unsigned op, uin
 	return sync_wait(&s);
 }
 
-int64_t wb_io(struct wb *wb, struct iomap_device *dev, unsigned op, uint64_t pos, void *buf, uint64_t len)
+/* Takes @n bytes from the front of *@iov. */
+static void cut_front(struct iovec **iov, int *nr, uint64_t n)
 {
-	uint64_t done = 0;
+	while (n) {
+		uint64_t cut = min_u64(n, (*iov)->iov_len);
 
+		(*iov)->iov_base = (char *)(*iov)->iov_base + cut;
+		(*iov)->iov_len -= cut;
+		n -= cut;
+		if (!(*iov)->iov_len) {
+			++*iov;
+			--*nr;
+		}
+	}
+}
+
+int64_t wb_iov(struct wb *wb, struct iomap_device *dev, unsigned op, uint64_t pos, struct iovec *iov, int nr)
+{
+	uint64_t done = 0, len = 0;
+
+	for (int i = 0; i < nr; i++)
+		len += iov[i].iov_len;
 	while (done < len) {
-		struct iovec iov = { (char *)buf + done, len - done };
-		int64_t n = io_once(wb, dev, op, pos + done, &iov);
+		int64_t n = io_once(wb, dev, op, pos + done, iov, nr);
+		uint64_t gain;
 
 		if (n < 0)
-			return n;
-		if ((uint64_t)n < iov.iov_len) {        /* short: go on where a block begins, while that gains something */
-			uint64_t end = done + (uint64_t)n;
-
-			n = (int64_t)round_down((uint64_t)n, dev->info.block);
-			if (!n || pos + end >= device_size(dev))
-				return (int64_t)end;
-			add_relaxed(&dev->stats.io_retries, 1);
-		}
-		done += (uint64_t)n;
+			return op == IOMAP_REQ_WRITE && done ? (int64_t)done : n;
+		if ((uint64_t)n == len - done)
+			break;
+		/* Short: go on where a block begins, while that gains something. */
+		gain = round_down((uint64_t)n, dev->info.block);
+		if (!gain || (op == IOMAP_REQ_READ && pos + done + (uint64_t)n >= device_size(dev)))
+			return (int64_t)(done + (uint64_t)n);
+		add_relaxed(&dev->stats.io_retries, 1);
+		cut_front(&iov, &nr, gain);
+		done += gain;
 	}
-	return (int64_t)done;
+	return (int64_t)len;
+}
+
+int64_t wb_io(struct wb *wb, struct iomap_device *dev, unsigned op, uint64_t pos, void *buf, uint64_t len)
+{
+	struct iovec iov = { buf, len };
+
+	return wb_iov(wb, dev, op, pos, &iov, 1);
 }
 
 int wb_flush(struct wb *wb, struct iomap_device *dev)

@@ -117,9 +117,10 @@ void wb_poke(struct wb *wb);                    /* wakes those waiters as a comp
 void wb_wait_completion(struct wb *wb, uint64_t seen, uint64_t when_ns);
 
 /*
- * Reads or writes and sleeps until it is done, in as many requests as the device wants: bytes (short only at the device's end) or
- * -errno. Locks for reading or direct I/O may be held, no short ones.
+ * Reads or writes and sleeps until it is done, in as many requests as the device wants: bytes (a read's are short only at the device's
+ * end, a write's where the rest failed) or -errno. Locks for reading or direct I/O may be held, no short ones.
  */
+int64_t wb_iov(struct wb *wb, struct iomap_device *dev, unsigned op, uint64_t pos, struct iovec *iov, int nr);    /* @iov is used up */
 int64_t wb_io(struct wb *wb, struct iomap_device *dev, unsigned op, uint64_t pos, void *buf, uint64_t len);
 /* A flush, likewise: 0 or -errno. */
 int  wb_flush(struct wb *wb, struct iomap_device *dev);

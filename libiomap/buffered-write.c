@@ -28,10 +28,11 @@
 
 #define STEP_BYTES (UINT64_C(2) << 20)
 
-/* Is some block of the range in a request that reads the folio's memory? */
-static bool must_wait(struct mapping *m, struct iomap_folio *f, unsigned first, unsigned nr)
+/* Is some block of the range in a request that reads the folio's memory, of a file whose contents must not change meanwhile? */
+static bool must_wait(const struct inode *inode, struct iomap_folio *f, unsigned first, unsigned nr)
 {
-	return folio_is_writeback(f) && folio_has_stable_io(f) && ifs_any(f, &m->geom, IFS_INFLIGHT, first, nr);
+	return !inode->unstable && folio_is_writeback(f) && folio_has_stable_io(f) &&
+	       ifs_any(f, &inode->mapping.geom, IFS_INFLIGHT, first, nr);
 }
 
 struct stable_wait { struct mapping *m; struct iomap_folio *f; };
@@ -159,7 +160,7 @@ static ssize_t write_folio(struct iter *it, struct iov_iter *from)
 		len = min_u64(len, folio_bytes(f) - off);
 		first = (unsigned)(off >> m->geom.block_shift);
 		last = (unsigned)((off + len - 1) >> m->geom.block_shift);
-		if (MUTANT(M_WRITE_INTO_FLIGHT) || !must_wait(m, f, first, last - first + 1))
+		if (MUTANT(M_WRITE_INTO_FLIGHT) || !must_wait(inode, f, first, last - first + 1))
 			break;
 		folio_unlock(m->zone, f);
 		w = (struct stable_wait){ m, f };
@@ -238,7 +239,7 @@ static int folio_to_zero(struct iter *it, struct iomap_folio **out)
 		off = it->pos - folio_pos(f);
 		first = (unsigned)(off >> m->geom.block_shift);
 		last = (unsigned)((min_u64(off + iter_length(it), folio_bytes(f)) - 1) >> m->geom.block_shift);
-		if (!must_wait(m, f, first, last - first + 1))
+		if (!must_wait(inode, f, first, last - first + 1))
 			return 0;
 		folio_unlock(m->zone, f);
 		folio_wait_writeback(m->zone, f);
@@ -469,6 +470,31 @@ int buffered_zero_steps(struct iomap_file *file, uint64_t pos, uint64_t end)
 			return (int)ret;
 		pos += (uint64_t)ret;
 	}
+}
+
+ssize_t buffered_write_through(struct iomap_file *file, struct iov_iter *from, uint64_t pos, bool append, uint64_t *end)
+{
+	size_t want = from->left;
+	ssize_t ret = 0;
+
+	*end = pos;
+	while (from->left) {
+		struct iov_iter part = *from;
+		uint64_t to;
+		size_t wrote;
+
+		part.left = (size_t)min_u64(from->left, STEP_BYTES);
+		ret = buffered_write(file, &part, pos, append ? IOMAP_RWF_APPEND : 0, &to);
+		if (ret <= 0)
+			break;
+		wrote = (size_t)ret;
+		ret = writeback_through(file->inode, to - wrote, to);
+		if (ret)
+			break;
+		iov_iter_advance(from, wrote);
+		pos = *end = to;
+	}
+	return want > from->left ? (ssize_t)(want - from->left) : ret;
 }
 
 /*

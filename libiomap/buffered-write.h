@@ -17,6 +17,11 @@ ssize_t buffered_write(struct iomap_file *file, struct iov_iter *from, uint64_t 
  * exclusive; no folio lock. 0 or -errno.
  */
 int  buffered_zero(struct inode *inode, uint64_t pos, uint64_t len);
+/*
+ * The same, and each step is with the device before the next, block-exactly: the error of its own blocks' requests is this call's. Never
+ * NOWAIT. *@end: the byte after the last of those counted.
+ */
+ssize_t buffered_write_through(struct iomap_file *file, struct iov_iter *from, uint64_t pos, bool append, uint64_t *end);
 /* Sets the size; the cache beyond goes, or the space up to it reads as zeros. */
 int  buffered_truncate(struct inode *inode, uint64_t size);
 /* The same for a larger size, rwsem held exclusively. */

@@ -14,6 +14,7 @@
 #include <unistd.h>
 #include "buffered-read.h"
 #include "buffered-write.h"
+#include "direct-io.h"
 #include "dontcache.h"
 #include "fallocate.h"
 #include "file.h"
@@ -26,7 +27,8 @@
 
 #define IOV_MOST 1024
 #define RWF_KNOWN (IOMAP_RWF_NOWAIT | IOMAP_RWF_DSYNC | IOMAP_RWF_SYNC | IOMAP_RWF_APPEND | \
-		   IOMAP_RWF_DONTCACHE)
+		   IOMAP_RWF_DONTCACHE | IOMAP_RWF_DIRECT | IOMAP_RWF_WRITETHROUGH)
+#define RWF_NOT_THROUGH (IOMAP_RWF_NOWAIT | IOMAP_RWF_DONTCACHE | IOMAP_RWF_DIRECT)    /* contradicts WRITETHROUGH */
 
 static int usable(const struct iomap_file *file)
 {
@@ -86,6 +88,8 @@ ssize_t iomap_preadv2(struct iomap_file *file, const struct iovec *iov, int iovc
 	if (!len)
 		return 0;
 	iov_iter_init(&to, iov, iovcnt, (size_t)len);
+	if (flags & IOMAP_RWF_DIRECT)
+		return direct_read(file, &to, (uint64_t)pos, flags & IOMAP_RWF_NOWAIT);
 	return buffered_read(file, &to, (uint64_t)pos, flags);
 }
 
@@ -109,6 +113,8 @@ ssize_t iomap_pwritev2(struct iomap_file *file, const struct iovec *iov, int iov
 		return ret;
 	if (flags & ~RWF_KNOWN)
 		return -EOPNOTSUPP;
+	if ((flags & IOMAP_RWF_WRITETHROUGH) && (flags & RWF_NOT_THROUGH))
+		return -EINVAL;
 	append = file->append || (flags & IOMAP_RWF_APPEND);
 	nowait = flags & IOMAP_RWF_NOWAIT;
 	if (append)
@@ -128,7 +134,12 @@ ssize_t iomap_pwritev2(struct iomap_file *file, const struct iovec *iov, int iov
 		else if (!mutex_trylock(&inode->append_lock))
 			return -EAGAIN;
 	}
-	wrote = buffered_write(file, &from, (uint64_t)pos, flags | (append ? IOMAP_RWF_APPEND : 0), &end);
+	if (flags & IOMAP_RWF_DIRECT)
+		wrote = direct_write(file, &from, (uint64_t)pos, append, nowait, &end);
+	else if (flags & IOMAP_RWF_WRITETHROUGH)
+		wrote = buffered_write_through(file, &from, (uint64_t)pos, append, &end);
+	else
+		wrote = buffered_write(file, &from, (uint64_t)pos, flags | (append ? IOMAP_RWF_APPEND : 0), &end);
 	if (append && !MUTANT(M_APPEND_NO_LOCK))
 		mutex_unlock(&inode->append_lock);
 	if (wrote <= 0)

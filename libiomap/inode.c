@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <string.h>
 #include "inode.h"
+#include "mutant.h"
 #include "truncate.h"
 
 static unsigned hash_of(const struct inode_key *key)
@@ -52,6 +53,7 @@ static void release(struct inode *inode)
 	mutex_fini(&inode->append_lock);
 	mutex_fini(&inode->extend_lock);
 	mutex_fini(&inode->flush_lock);
+	mutex_fini(&inode->direct_lock);
 	mutex_fini(&inode->time_lock);
 	rangeset_fini(&inode->unflushed);
 	rangeset_fini(&inode->flushing);
@@ -76,6 +78,8 @@ static struct inode *make(struct iomap_cache *cache, const struct inode_key *key
 	mutex_init(&inode->append_lock, LOCK_APPEND);
 	mutex_init(&inode->extend_lock, LOCK_EXTEND);
 	mutex_init(&inode->flush_lock, LOCK_FLUSH);
+	mutex_init(&inode->direct_lock, LOCK_LEAF);
+	list_init(&inode->direct_reads);
 	mutex_init(&inode->time_lock, LOCK_LEAF);
 	rangeset_init(&inode->unflushed, mem, RANGESET_SUPERSET, RANGESET_MAX);
 	rangeset_init(&inode->flushing, mem, RANGESET_SUPERSET, RANGESET_MAX);
@@ -264,6 +268,41 @@ int inode_set_device_size(struct inode *inode, uint64_t size)
 int inode_settle_device_size(struct inode *inode)
 {
 	return device_size_unsure(inode->device) ? inode_set_device_size(inode, device_size(inode->device)) : 0;
+}
+
+void inode_note_written(struct inode *inode, uint64_t start, uint64_t end, uint64_t flush_failures)
+{
+	rangeset_add(&inode->unflushed, start, end);
+	if (!MUTANT(M_LATE_NOT_LOST) && load_acquire(&inode->flush_failures) != flush_failures) /* pairs with flush_once() */
+		rangeset_add(&inode->lost, start, end);
+}
+
+void inode_read_begin(struct inode *inode, struct direct_read *r, uint64_t start, uint64_t end)
+{
+	*r = (struct direct_read){ .start = start, .end = end };
+	mutex_lock(&inode->direct_lock);
+	list_add_tail(&inode->direct_reads, &r->node);
+	mutex_unlock(&inode->direct_lock);
+}
+
+bool inode_read_end(struct inode *inode, struct direct_read *r)
+{
+	mutex_lock(&inode->direct_lock);
+	list_del(&r->node);
+	mutex_unlock(&inode->direct_lock);
+	return !r->disturbed;
+}
+
+void inode_disturb_reads(struct inode *inode, uint64_t start, uint64_t end)
+{
+	mutex_lock(&inode->direct_lock);
+	list_for_each(it, &inode->direct_reads) {
+		struct direct_read *r = list_entry(it, struct direct_read, node);
+
+		if (start < r->end && r->start < end)
+			r->disturbed = true;
+	}
+	mutex_unlock(&inode->direct_lock);
 }
 
 void inode_touch(struct inode *inode)

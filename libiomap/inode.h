@@ -34,6 +34,7 @@ struct inode {
 	const struct iomap_ops *ops;
 	const struct iomap_writeback_ops *wb_ops;       /* where an engine maps and the file may be written */
 	void *ops_priv;
+	bool unstable;                          /* IOMAP_OPEN_UNSTABLE: contents may change while they are written */
 	/* cache->inode_lock */
 	struct list hash;
 	_Atomic unsigned flags;                 /* I_*; I_DIRTY and I_SYNC: wb->list_lock */
@@ -76,6 +77,9 @@ struct inode {
 	_Atomic uint64_t reserve_ahead;         /* next append reserves so much */
 	_Atomic uint64_t reserved_end;          /* KEEP_SIZE space up to here, trimmed at the last close */
 	_Atomic uint64_t kept_end;              /* KEEP_SIZE space that the program asked for, not to be trimmed */
+	/* direct reads under way */
+	struct mutex direct_lock;               /* LOCK_LEAF */
+	struct list direct_reads;
 	/* times */
 	struct mutex time_lock;                 /* LOCK_LEAF */
 	struct timespec mtime;                  /* of the last write through this cache; 0: the device's */
@@ -114,6 +118,21 @@ int  inode_flush_error(struct inode *inode);             /* of flushes that fail
 int  inode_set_device_size(struct inode *inode, uint64_t size);
 /* After an extending write that failed the file may be longer than the device knows: cut to what it knows. extend_lock held. */
 int  inode_settle_device_size(struct inode *inode);
+/*
+ * The device has written [start, end), and no flush has covered it yet. @flush_failures: the inode's when the request was made: a flush
+ * that failed since may have been after the device had these bytes, so they are lost with the rest.
+ */
+void inode_note_written(struct inode *inode, uint64_t start, uint64_t end, uint64_t flush_failures);
+
+/*
+ * A read around the cache, from begin to end. What writeback puts in flight meanwhile disturbs it: the device may give half of a
+ * block write. What was in flight before is the reader's to look for, after begin.
+ */
+struct direct_read { struct list node; uint64_t start, end; bool disturbed; };
+void inode_read_begin(struct inode *inode, struct direct_read *r, uint64_t start, uint64_t end);
+bool inode_read_end(struct inode *inode, struct direct_read *r);        /* true: undisturbed */
+/* [start, end) is marked as in flight, and not with the device yet. */
+void inode_disturb_reads(struct inode *inode, uint64_t start, uint64_t end);
 void inode_touch(struct inode *inode);          /* mtime = now */
 
 #endif

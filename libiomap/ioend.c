@@ -95,16 +95,6 @@ static void end_stable(struct zone *z, struct iomap_folio *f)
 	folio_wake(z, f);
 }
 
-/* A flush that failed meanwhile may have been after the device had these bytes: they are lost with the rest. */
-static void note_written(struct ioend *io)
-{
-	struct inode *inode = io->inode;
-
-	rangeset_add(&inode->unflushed, io->pos, io->pos + io->len);
-	if (!MUTANT(M_LATE_NOT_LOST) && load_acquire(&inode->flush_failures) != io->flush_failures)     /* pairs with flush_once() */
-		rangeset_add(&inode->lost, io->pos, io->pos + io->len);
-}
-
 /* A write of the inode has failed: its own count is raised before its blocks say so. */
 static void note_failure(struct inode *inode, int error)
 {
@@ -136,7 +126,7 @@ static void finish(struct ioend *io, int error)
 
 	if (!error) {
 		if (!MUTANT(M_UNFLUSHED_NOT_NOTED))
-			note_written(io);
+			inode_note_written(inode, io->pos, io->pos + io->len, io->flush_failures);
 		if (MUTANT(M_GOOD_CLEARS_ERROR))
 			store_relaxed(&inode->wb_err, 0);
 		store_relaxed(&inode->wb->last_good_ns, plat_now_ns());
@@ -257,7 +247,7 @@ void ioend_close(struct ioend *io)
 	};
 	if (io->nr > 1)
 		add_relaxed(&io->inode->device->stats.io_merged, io->nr - 1);
-	if (io->len > COPY_MAX_BYTES || !(io->copy = copy_pool_get(&cache->copies, io->len)))
+	if (io->inode->unstable || io->len > COPY_MAX_BYTES || !(io->copy = copy_pool_get(&cache->copies, io->len)))
 		return;
 	to = io->copy;
 	for (unsigned i = 0; i < io->nr; i++) {

@@ -41,7 +41,7 @@ bool ioend_takes(const struct ioend *io, uint64_t pos, uint64_t addr, unsigned f
  * hold.
  */
 void ioend_add(struct ioend *io, struct iomap_folio *f, unsigned first, unsigned nr, uint64_t len);
-/* Makes the request ready for the device, copied where it is small and there is room. */
+/* Makes the request ready for the device, copied where it is small and there is room, and contents are to be stable. */
 void ioend_close(struct ioend *io);
 
 /* Ends one that never went to the device. No short lock held. */

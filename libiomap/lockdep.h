@@ -25,7 +25,7 @@ enum lock_rank {
 	LOCK_STATE = 60,        /* folio->state_lock (a bit in the descriptor) */
 	LOCK_RECLAIM = 62,      /* reclaim queues */
 	LOCK_DEVICE = 70,       /* device queues */
-	LOCK_LEAF = 75,         /* arena, mem, bandwidth, ranges, ghosts, copy pool: never two at once */
+	LOCK_LEAF = 75,         /* arena, mem, bandwidth, ranges, ghosts, copy pool, direct reads: never two at once */
 	LOCK_WAIT = 80,         /* wait buckets: nothing is taken inside */
 };
 

@@ -65,6 +65,11 @@ enum mutant {
 	M_PUNCH_PAST_END       = 52,    /* a punch cancels what is dirty behind its range in the same folio, too */
 	M_SEEK_DEVICE_FIRST    = 53,    /* lseek asks the cache after the device: what was written in between is in neither */
 	M_EDGE_NOT_DIRTY       = 54,    /* the zeros at the edges of a punched range stay in memory */
+	M_DIRECT_LETS_READERS_IN = 60,  /* a direct write lets readers fill the cache while the device is written */
+	M_DIRECT_READ_STALE    = 61,    /* a direct read does not write what is dirty first */
+	M_DIRECT_READ_TORN     = 62,    /* a direct read does not look whether writeback came in between */
+	M_DIRECT_NOT_UNFLUSHED = 63,    /* a direct write is not noted as waiting for a flush */
+	M_THROUGH_OTHERS       = 64,    /* a write-through write does not wait for its blocks in others' requests */
 	M_MAP_NOT_ASKED        = 65,    /* a mapping is believed without asking whether it still holds */
 	M_END_SKIPPED          = 66,    /* an iomap_begin() whose body failed gets no iomap_end() */
 	M_NEW_NOT_ZEROED       = 67,    /* the rest of a block allocated just now is read, not zeroed */

@@ -37,7 +37,7 @@ static int check_params(const struct iomap_file_params *p, int oflags)
 		return -EINVAL;
 	if (p->block_size && (!is_pow2(p->block_size) || p->block_size < 512 || p->block_size > 65536))
 		return -EINVAL;
-	if (p->flags & ~IOMAP_OPEN_SHARED)
+	if (p->flags & ~(IOMAP_OPEN_SHARED | IOMAP_OPEN_UNSTABLE))
 		return -EINVAL;
 	if ((oflags & ~KNOWN_OFLAGS) || (oflags & O_ACCMODE) == O_ACCMODE)
 		return -EINVAL;
@@ -116,6 +116,7 @@ static int set_up(struct inode *inode, struct iomap_device *dev, dev_t st_dev, s
 	inode->ops_priv = p->ops ? p->ops_priv : inode;
 	inode->wb_ops = p->writeback_ops;
 	inode->fixed_size = !p->ops && device_fixed_size(dev);
+	inode->unstable = p->flags & IOMAP_OPEN_UNSTABLE;
 	mapping_init(&inode->mapping, &cache->zone, wb, &reclaim_mapping_ops, cache, geom, load_relaxed(&cache->max_order));
 	inode->mapping.low_bytes = cache->reclaim.low_bytes;
 	inode_set_size(inode, p->ops ? p->size : device_size(dev));
@@ -254,6 +255,8 @@ static int check_second(struct inode *inode, const char *path, int oflags, const
 		return -EBUSY;
 	if (inode->mapped && wants_write(oflags) && !inode->wb_ops)
 		return -EBUSY;          /* opened without a way to write */
+	if ((p->flags & IOMAP_OPEN_UNSTABLE) && !inode->unstable)
+		return -EBUSY;
 	if (wants_write(oflags) && !load_relaxed(&inode->writable) && inode->device->file) {
 		ret = inode->device->file->make_writable(inode->device, path);
 		if (!ret)

@@ -38,6 +38,16 @@ void space_learned(struct inode *inode, uint64_t start, uint64_t end)
 	rangeset_add(&inode->allocated, start, end);
 }
 
+void space_written(struct inode *inode, uint64_t start, uint64_t end)
+{
+	uint64_t bs = ifs_block_bytes(&inode->mapping.geom);
+
+	start = round_up(start, bs);
+	end = round_down(end, bs);
+	if (load_relaxed(&inode->reserves) && start < end)
+		space_learned(inode, start, end);
+}
+
 int space_reserve(struct inode *inode, uint64_t pos, uint64_t len)
 {
 	uint64_t bs = ifs_block_bytes(&inode->mapping.geom), start = round_down(pos, bs), end = round_up(pos + len, bs);

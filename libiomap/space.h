@@ -23,6 +23,8 @@ void space_keep(struct inode *inode, uint64_t end);
 /* The device is about to give space in blocks [start, end) back; or has some there. */
 void space_punched(struct inode *inode, uint64_t start, uint64_t end);
 void space_learned(struct inode *inode, uint64_t start, uint64_t end);
+/* The device has written [start, end), so the blocks wholly inside have their place. Allocates. */
+void space_written(struct inode *inode, uint64_t start, uint64_t end);
 /* At the last close: what was reserved ahead of the end goes back. rwsem (exclusive) and extend_lock held. */
 void space_trim(struct inode *inode);
 /* The file was cut at @size. */

@@ -31,7 +31,7 @@
 static void note_lost(struct inode *inode, int error)
 {
 	store_release(&inode->flush_error, error);
-	add_acq_rel(&inode->flush_failures, 1); /* before the looks below; pairs with note_written() */
+	add_acq_rel(&inode->flush_failures, 1); /* before the looks below; pairs with inode_note_written() */
 	rangeset_reserve(&inode->lost, rangeset_count(&inode->flushing) + rangeset_count(&inode->unflushed));
 	if (!MUTANT(M_LOST_NOT_KEPT))
 		rangeset_move(&inode->lost, &inode->flushing);

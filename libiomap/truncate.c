@@ -1,8 +1,9 @@
 /*
  * truncate.c - cutting a range out of the cache
  *
- * Four ways: truncate_from() cuts the end off, whatever is dirty there, truncate_range() a piece out of the middle;
- * invalidate_clean() takes only what costs nothing to take; discard_failed() gives up blocks that cannot be written.
+ * Five ways: truncate_from() cuts the end off, whatever is dirty there, truncate_range() a piece out of the middle;
+ * invalidate_clean() takes only what costs nothing to take; invalidate_range() takes all that is clean, and waits for it;
+ * discard_failed() gives up blocks that cannot be written.
  *
  * A folio that straddles the cut is halved until the cut lies on a folio's edge or inside a folio of minimal order, so that
  * what remains dirty pins and (in FOLIO mode) charges no more than its own memory. Where it cannot be split (no memory for
@@ -189,6 +190,30 @@ uint64_t invalidate_clean(struct mapping *m, pgoff_t first, pgoff_t last)
 		at = next;
 	}
 	return left;
+}
+
+bool invalidate_range(struct mapping *m, uint64_t *start, uint64_t end, uint64_t *stop)
+{
+	pgoff_t at = *start >> PAGE_SHIFT, last = (end - 1) >> PAGE_SHIFT;
+	struct iomap_folio *f;
+	bool dirty = false;
+
+	while (!dirty && at <= last && (f = mapping_next(m, &at, last))) {
+		folio_lock(m->zone, f);
+		truncate_wait_writeback(m, f);
+		if (folio_mapping(f) == m) {    /* else it went meanwhile: look again */
+			dirty = folio_is_dirty(f);
+			*start = folio_pos(f);
+			*stop = folio_pos(f) + folio_bytes(f);
+			if (!dirty) {
+				at = folio_index(f) + folio_pages(f);
+				mapping_remove(m, f);
+			}
+		}
+		folio_unlock(m->zone, f);
+		folio_put(m->zone, f);
+	}
+	return !dirty;
 }
 
 void discard_failed(struct mapping *m, uint64_t start, uint64_t end)

@@ -17,6 +17,11 @@ void truncate_from(struct mapping *m, uint64_t pos);
  * waits for I/O.
  */
 uint64_t invalidate_clean(struct mapping *m, pgoff_t first, pgoff_t last);
+/*
+ * Takes every folio that overlaps [*@start, @end) out of the cache, waiting for its lock and for what is in flight, but never one that is
+ * dirty: false, and *@start and *@stop are that folio's bytes. Whoever may dirty or add folios there is kept away by the caller. Sleeps.
+ */
+bool invalidate_range(struct mapping *m, uint64_t *start, uint64_t end, uint64_t *stop);
 /* Gives up failed blocks that lie wholly inside [start, end): their contents are read from the device again. */
 void discard_failed(struct mapping *m, uint64_t start, uint64_t end);
 

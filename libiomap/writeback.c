@@ -35,6 +35,7 @@ struct pass {
 	struct inode *inode;
 	bool sync, retry_failed;
 	bool try_locks;                         /* whoever has a folio locked is not waited for */
+	bool through;                           /* waits for blocks of its range alone, not for their folios */
 	bool one_by_one;                        /* each request is waited for, by p->wait, before the next */
 	uint64_t max_bytes;
 	struct io_wait *wait;                   /* who waits for this pass's requests, or NULL */
@@ -43,6 +44,7 @@ struct pass {
 	struct iomap_request *queued[BATCH];
 	unsigned nr_queued;
 	uint64_t submitted;                     /* bytes */
+	int error;                              /* of what write_beyond() wrote of the range */
 };
 
 static void pass_init(struct pass *p, struct inode *inode, bool sync, bool retry_failed, struct io_wait *wait)
@@ -240,9 +242,12 @@ static bool claim_and_unlock(struct pass *p, struct iomap_folio *f, unsigned fro
 	add_relaxed(&f->stable, 1);
 	add_acq_rel(&inode->nr_inflight, 1);
 	if (mapping_claim(m, f, from, to, p->retry_failed, &set, busy)) {
+		uint64_t bs = ifs_block_bytes(&m->geom);
+
 		while (block_set_next_run(&set, at, &first, &nr)) {
 			claimed += nr;
 			at = first + nr;
+			inode_disturb_reads(inode, folio_pos(f) + first * bs, folio_pos(f) + at * bs);
 		}
 		add_acq_rel(&inode->nr_inflight, claimed);
 		rangeset_reserve(&inode->unflushed, 1 + claimed / 8);
@@ -270,6 +275,37 @@ static unsigned in_place_end(const struct inode *inode, const struct iomap_folio
 	if (!inode_ends_device(inode) || stored >= size)
 		return size > pos ? (unsigned)min_u64(div_round_up(size - pos, ifs_block_bytes(g)), nr) : 0;
 	return stored > pos ? (unsigned)min_u64((stored - pos) >> g->block_shift, nr) / gb * gb : 0;
+}
+
+struct block_wait { struct mapping *m; struct iomap_folio *f; unsigned first, nr; };
+
+static bool blocks_done(void *arg)
+{
+	struct block_wait *w = arg;
+
+	return !ifs_any(w->f, &w->m->geom, IFS_INFLIGHT, w->first, w->nr);
+}
+
+/*
+ * Waits until no block of @f in [start, end), and with @with_page none that shares a page or granule with them, is in flight. Under
+ * the folio lock, so that no more are put in flight, and only where somebody else has some there.
+ */
+static void wait_blocks(struct mapping *m, struct iomap_folio *f, uint64_t start, uint64_t end, bool with_page)
+{
+	struct block_wait w = { .m = m, .f = f };
+	unsigned group;
+
+	folio_lock(m->zone, f);
+	start = max_u64(start, folio_pos(f));
+	end = min_u64(end, folio_pos(f) + folio_bytes(f));
+	if (folio_mapping(f) == m && start < end) {
+		group = with_page ? ifs_exclusive_blocks(f, &m->geom) : 1;
+		w.first = (unsigned)((start - folio_pos(f)) >> m->geom.block_shift) / group * group;
+		w.nr = (unsigned)round_up(((end - 1 - folio_pos(f)) >> m->geom.block_shift) + 1, group) - w.first;
+		if (!blocks_done(&w))
+			wait_until(&m->zone->waits, f, &f->flags, FOLIO_WAITERS, blocks_done, &w);
+	}
+	folio_unlock(m->zone, f);
 }
 
 /*
@@ -312,7 +348,10 @@ static pgoff_t write_folio(struct pass *p, struct iomap_folio *f, pgoff_t at, ui
 		if (!p->sync || !busy || MUTANT(M_SYNC_SKIPS_BUSY))
 			break;
 		submit_all(p);
-		folio_wait_writeback(m->zone, f);
+		if (p->through)
+			wait_blocks(m, f, start, end, true);
+		else
+			folio_wait_writeback(m->zone, f);
 	}
 	return next;
 }
@@ -463,13 +502,21 @@ static void write_beyond(struct pass *p, uint64_t start, uint64_t end, uint64_t 
 			to = (unsigned)((start - pos) / bs) > from ? (unsigned)((start - pos) / bs) : to;
 		cursor = pos + round_up(to, gb) * bs;   /* a granule is claimed as a whole, or not at all */
 		p->retry_failed = retry_failed && cursor > start;
-		if (claim_and_unlock(p, f, from, to, size, &busy) && !p->open && !io_wait_for_all(&wait))
-			cursor = 0;     /* written: go on from the device's end, which may lie in a block that is dirty again */
+		if (claim_and_unlock(p, f, from, to, size, &busy) && !p->open) {
+			int error = io_wait_for_all(&wait);
+
+			if (error && cursor > start && !p->error)
+				p->error = error;
+			if (!error)
+				cursor = 0;     /* written: go on from the device's end, which may lie in a block that is dirty again */
+		}
 		folio_put(m->zone, f);
 	}
 	submit_all(p);
 	if (MUTANT(M_EXTEND_NO_ORDER))
 		io_wait_ended(&wait);
+	if (!p->error && (cursor > start || !cursor))
+		p->error = io_wait_for_all(&wait);
 	io_wait_fini(&wait);
 	p->wait = outer;
 	p->one_by_one = false;
@@ -504,6 +551,43 @@ uint64_t writeback_start(struct inode *inode, uint64_t start, uint64_t end, uint
 		write_beyond(&p, start, end, quota);
 	submit_all(&p);
 	return p.submitted;
+}
+
+int writeback_through(struct inode *inode, uint64_t start, uint64_t end)
+{
+	struct mapping *m = &inode->mapping;
+	uint64_t failures = load_acquire(&inode->write_failures);
+	pgoff_t at = start >> PAGE_SHIFT, last = (end - 1) >> PAGE_SHIFT;
+	bool keep = inode->cache->error_policy == IOMAP_ERROR_KEEP_DIRTY;
+	struct iomap_folio *f;
+	struct io_wait wait;
+	struct pass p;
+	int own, error;
+
+	io_wait_init(&wait);
+	pass_init(&p, inode, true, true, &wait);
+	p.through = true;
+	mapping_tag_towrite(m, at, last);
+	write_in_place(&p, start, end, UINT64_MAX);
+	write_beyond(&p, start, end, UINT64_MAX);
+	submit_all(&p);
+	own = io_wait_for_all(&wait);
+	io_wait_fini(&wait);
+	if (!own)
+		own = p.error;
+	/* What others took before this pass could; they may still be at it. */
+	while (!MUTANT(M_THROUGH_OTHERS) && at <= last && (f = mapping_next_marked(m, &at, last, XA_MARK_WRITEBACK))) {
+		wait_blocks(m, f, start, end, false);
+		at += folio_pages(f);
+		folio_put(m->zone, f);
+	}
+	error = keep ? writeback_failed(inode, start, end) : own;
+	if (error && own)
+		error = own;
+	/* Under DROP a failed block does not show: where this pass did not carry all of them, the errors of others count. */
+	if (!keep && !error && p.submitted < end - start && load_acquire(&inode->write_failures) != failures)
+		error = load_relaxed(&inode->wb->last_error);
+	return error;
 }
 
 static void wait_range(struct mapping *m, uint64_t start, uint64_t end)

@@ -29,6 +29,12 @@ int  writeback_range_sync(struct inode *inode, uint64_t start, uint64_t end);
 void writeback_start_range(struct inode *inode, uint64_t start, uint64_t end);
 void writeback_wait_range(struct inode *inode, uint64_t start, uint64_t end);
 /*
+ * The blocks of [start, end), just written to, go to the device and are waited for; of their folios nothing else is, but what shares a
+ * granule, or must come first because the file grows. 0, or the error of one of these blocks, never that of others. No lock held
+ * but rwsem.
+ */
+int  writeback_through(struct inode *inode, uint64_t start, uint64_t end);
+/*
  * Before the device's size is raised, extend_lock held: a request that was made out to end where the file and the device ended
  * then has ended. No such request comes afterwards, since i_size is beyond that already.
  */

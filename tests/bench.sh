@@ -36,6 +36,9 @@ for variant in control page block; do
 done
 ok "folio charges at least 8 bytes for each one written" "$(is "$(number folio charge_ratio)+0 >= 8")"
 ok "the largest dirty folio of control is one page" "$([ "$(number control max_dirty_folio_bytes)" = 4096 ] && echo yes)"
+hot=$("$O/iomap-bench" hot --seconds 0.05 --runs 1 --json --dir "${IOMAP_TEST_DIR:-$O}" 2> /dev/null)
+ok "hot has a line for each of its regions, with something written both ways" \
+	"$([ "$(grep -cE '"stable_bytes_per_s":[1-9].*"unstable_bytes_per_s":[1-9]' <<< "$hot")" = 4 ] && echo yes)"
 [ $failed = 0 ] || { cat "${TMPDIR:-/tmp}/bench.log"; echo "$json"; }
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

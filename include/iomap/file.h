@@ -27,6 +27,9 @@ extern "C" {
 
 /* iomap_file_params.flags */
 #define IOMAP_OPEN_SHARED       (1U << 0)       /* do not claim the file for this cache alone */
+#define IOMAP_OPEN_UNSTABLE     (1U << 1)       /* contents may change while they are being written: a writer never waits for the
+						   device, nothing is copied for it; after a crash even a sector may be half old and
+						   half new. For engines that checksum, and write twice, themselves */
 
 /* iomap_preadv2() and iomap_pwritev2() */
 #define IOMAP_RWF_NOWAIT        (1 << 0)        /* -EAGAIN (or a short count) instead of waiting for I/O or the throttle */
@@ -34,6 +37,8 @@ extern "C" {
 #define IOMAP_RWF_SYNC          (1 << 2)        /* writes: as if followed by iomap_fsync() on what was written */
 #define IOMAP_RWF_APPEND        (1 << 3)        /* writes: at the end of the file, whatever pos says */
 #define IOMAP_RWF_DONTCACHE     (1 << 4)        /* what is read or written on the way does not stay in the cache */
+#define IOMAP_RWF_DIRECT        (1 << 5)        /* between the device and the caller's memory, coherent with the cache */
+#define IOMAP_RWF_WRITETHROUGH  (1 << 6)        /* writes: into the cache, and with the device before the call returns */
 
 /* iomap_sync_range() */
 #define IOMAP_SYNC_WAIT_BEFORE  (1U << 0)       /* wait for what is in flight in the range */
@@ -112,7 +117,7 @@ IOMAP_API int iomap_open(struct iomap_cache *cache, const char *path, int oflags
  * Return:  0; or what open(2) says (-ENOENT, -EACCES, -EEXIST, -EROFS, -EMFILE, …); -EACCES also without read
  *          permission; -EISDIR (a directory), -ENODEV (fifo, socket, character device), -EOPNOTSUPP (O_DIRECT is not
  *          possible there, or a field this version does not know), -EBUSY (another cache has it; the device serves another
- *          cache; open already with another block_size or device), -EINVAL (NULL, unknown flag, block_size no power of
+ *          cache; open already with another block_size or device, or stable where UNSTABLE is asked for), -EINVAL (NULL, unknown flag, block_size no power of
  *          two, out of bounds or below the device's block; a second name on a device), -ENOMEM. *@out changes only on 0.
  * Kernel:  open(2). Differs: an advisory lock claims the file.
  */
@@ -174,14 +179,20 @@ IOMAP_API ssize_t iomap_pwrite(struct iomap_file *file, const void *buf, size_t 
  * @iov:    destinations, filled in order
  * @iovcnt: how many, 0 … 1024
  * @pos:    first byte in the file, >= 0
- * @flags:  any of IOMAP_RWF_NOWAIT, IOMAP_RWF_DONTCACHE; the flags of writes are accepted and do nothing
+ * @flags:  any of IOMAP_RWF_NOWAIT, IOMAP_RWF_DONTCACHE, IOMAP_RWF_DIRECT; the flags of writes are accepted and do nothing
  *
  * With DONTCACHE the memory that this read brings in is given back once it has been copied; what was cached before stays. A handle
  * that reads on where its last such read ended keeps what it stopped in until it has read past that, reads elsewhere, or is closed.
  * Read ahead and not used, it stays until memory is short.
  *
- * Context: as iomap_pread(); with NOWAIT it does not sleep on I/O.
- * Return:  as iomap_pread(); or -EAGAIN (NOWAIT, and the first byte is not cached), -EOPNOTSUPP (unknown flag), -EINVAL
+ * With DIRECT what is dirty of the range is written and waited for, then the bytes come from the device into @iov; the cache
+ * stays as it is. Any place, length and memory will do; best are multiples of the device's block in memory aligned to its
+ * mem_align (iomap_device_info()), other memory is filled by way of a copy. What cannot be written first comes from the cache.
+ * Direct or not, no read sees part of a block write.
+ *
+ * Context: as iomap_pread(); with NOWAIT it does not sleep on I/O, but for DIRECT's own transfer.
+ * Return:  as iomap_pread(); or -EAGAIN (NOWAIT, and the first byte is not cached; with DIRECT: something of the range is dirty
+ *          or being written, or a lock or memory would have to be waited for), -EOPNOTSUPP (unknown flag), -EINVAL
  *          (@iovcnt out of bounds, lengths add up past SSIZE_MAX), -EFAULT (@iov NULL, or a NULL base of non-zero length).
  * Kernel:  preadv2(2). Differs: @pos -1 is an error, there is no file position.
  */
@@ -199,9 +210,22 @@ IOMAP_API ssize_t iomap_preadv2(struct iomap_file *file, const struct iovec *iov
  * each whole. With DONTCACHE writing starts soon (enum iomap_dontcache) and is not waited for; memory that this call made is given
  * back once it is written, unless an ordinary write has used it meanwhile; what was cached before stays. All flags go together.
  *
- * Context: as iomap_pwrite(); with NOWAIT it sleeps neither on I/O nor in the throttle.
- * Return:  as iomap_pwrite(); or -EAGAIN (NOWAIT, and it would have slept before the first byte), -EOPNOTSUPP (unknown
- *          flag), -EINVAL and -EFAULT as iomap_preadv2(); with DSYNC or SYNC also the errors of iomap_fdatasync().
+ * With DIRECT the bytes go from @iov to the device, and what the cache held of the range is written and dropped first. Any
+ * place, length and memory will do: what the device cannot take as it is (part of one of its blocks inside the file; see
+ * iomap_preadv2() for memory), or what the cache cannot let go of, goes through the cache and is written from there before the
+ * call returns. One direct write at a time changes a file. After an error blocks of the range may be old, new or, on the device
+ * alone, half of each; where they went through the cache it holds them, to be written later as after any failed write.
+ *
+ * With WRITETHROUGH the bytes go into the cache as always, and then the blocks they touch to the device, before the call returns;
+ * other dirty blocks of the file do not, unless they share a granule of the accounting or must come first because the file grows.
+ * An error of the device's is returned to this call, and the bytes stay cached (error_policy says how). Not durable either
+ * without DSYNC.
+ *
+ * Context: as iomap_pwrite(); with NOWAIT it sleeps neither on I/O (but for DIRECT's own transfer) nor in the throttle.
+ * Return:  as iomap_pwrite(); or -EAGAIN (NOWAIT, and it would have slept before the first byte; with DIRECT: something of the
+ *          range is cached, or it would go through the cache), -EOPNOTSUPP (unknown flag), -EINVAL (WRITETHROUGH together with
+ *          NOWAIT, DONTCACHE or DIRECT) and as iomap_preadv2(), -EFAULT as there; with DIRECT or WRITETHROUGH what the device said; with
+ *          DSYNC or SYNC also the errors of iomap_fdatasync().
  * Kernel:  pwritev2(2).
  */
 IOMAP_API ssize_t iomap_pwritev2(struct iomap_file *file, const struct iovec *iov, int iovcnt, off_t pos, int flags);

@@ -444,10 +444,11 @@ static void *work(void *arg)
 
 /* The contract */
 
-static bool overlaps(const struct io_list *list, const struct iomap_request *req, uint64_t len)
+static bool overlaps(const struct io_list *list, const struct iomap_request *req, uint64_t len, unsigned most_reads)
 {
 	for (const struct io *io = list->head; io; io = io->next)
-		if (io->req->op != IOMAP_REQ_FLUSH && (io->req->op == IOMAP_REQ_WRITE || req->op == IOMAP_REQ_WRITE) &&
+		if (io->req->op != IOMAP_REQ_FLUSH &&
+		    (io->req->op == IOMAP_REQ_READ) + (req->op == IOMAP_REQ_READ) <= (int)most_reads &&
 		    io->req->pos < req->pos + len && req->pos < io->req->pos + io->len)
 			return true;
 	return false;
@@ -457,7 +458,7 @@ static bool overlaps_write(const struct t_hold *hold, uint64_t pos, uint64_t len
 {
 	const struct iomap_request as_read = { .op = IOMAP_REQ_READ, .pos = pos };
 
-	return overlaps(&hold->queue, &as_read, len) || overlaps(&hold->parked, &as_read, len);
+	return overlaps(&hold->queue, &as_read, len, 1) || overlaps(&hold->parked, &as_read, len, 1);
 }
 
 static void check_contract(struct t_hold *hold, const struct iomap_request *req, uint64_t len)
@@ -496,7 +497,9 @@ static void check_contract(struct t_hold *hold, const struct iomap_request *req,
 		if (req->iov[i].iov_len % hold->p.mem_align && !(odd_end && i == req->iovcnt - 1))
 			complain(hold, "%s at %llu + %llu: length of piece %d is not aligned", op, pos, n, i);
 	}
-	if (overlaps(&hold->queue, req, len) || overlaps(&hold->parked, req, len))
+	unsigned most_reads = hold->p.direct_reads ? 0 : 1;
+
+	if (overlaps(&hold->queue, req, len, most_reads) || overlaps(&hold->parked, req, len, most_reads))
 		complain(hold, "%s at %llu + %llu overlaps one in flight", op, pos, n);
 }
 

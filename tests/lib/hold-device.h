@@ -5,7 +5,7 @@
  * iomap_device on it, as often as wanted (a device serves one cache only, the store outlives many).
  *
  * It checks the contract of device.h at every request: alignment, sizes, at most one request in flight per byte where one
- * of them writes, and memory that does not change while it is written. t_hold_bad() says what was broken first.
+ * of them writes (two that write, with direct_reads), and memory that does not change while it is written. t_hold_bad() says what was broken first.
  *
  * A read that ends at the device's end fills the rest of the buffer with 0xAA, as hardware may.
  */
@@ -31,6 +31,7 @@ struct t_hold_params {
 	bool inline_done;               /* completes inside submit() */
 	bool shuffle;                   /* completes in random order */
 	bool unstable;                  /* memory may change in flight */
+	bool direct_reads;              /* a read may be in flight beside a write of the same bytes */
 	uint64_t seed;                  /* of shuffle and jitter */
 	uint64_t latency_ns, jitter_ns; /* each request takes so long, and up to so much more */
 	uint64_t bytes_per_second;      /* 0 = no limit */

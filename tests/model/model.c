@@ -62,6 +62,8 @@ struct op {
 	unsigned slot;          /* which handle */
 	unsigned arg;           /* pieces, advice, tunable, flags: as the kind needs it */
 	unsigned seed;          /* of contents, 16 bits */
+	int flags;              /* IOMAP_RWF_DIRECT, _WRITETHROUGH */
+	unsigned skew;          /* the memory begins so far behind a page */
 	uint64_t pos, len;
 };
 
@@ -77,6 +79,7 @@ struct config {
 	bool dontcache;         /* half of the reads and writes are */
 	bool read_back;         /* after every step, not only where asked for */
 	bool inline_done, shuffle;
+	bool unstable;          /* contents may change in flight */
 	uint64_t latency_ns;
 	struct extfs_params extfs;
 	unsigned left_out;      /* 1 << kind */
@@ -241,8 +244,35 @@ static void make_extfs_config(uint64_t *r)
 	cfg.extfs.flags |= t_random_below(r, 2) ? EXTFS_COW_UNWRITTEN : 0;
 }
 
+/* Some reads and writes go around the cache, or through it at once. From numbers of its own. */
+static void make_around(uint64_t *r)
+{
+	uint64_t share = 1 + t_random_below(r, 6);
+
+	cfg.unstable = t_random_below(r, 5) == 0;
+	if (t_random_below(r, 3) == 0)
+		return;
+	for (unsigned i = 0; i < nr_ops; i++) {
+		struct op *op = &ops[i];
+		bool reads = op->kind == OP_READ || op->kind == OP_READV || op->kind == OP_NOWAIT_READ;
+
+		if (op->kind > OP_NOWAIT_READ || t_random_below(r, share))
+			continue;
+		op->flags = reads || op->kind == OP_NOWAIT_WRITE || t_random_below(r, 3) ? IOMAP_RWF_DIRECT : IOMAP_RWF_WRITETHROUGH;
+		if (t_random_below(r, 2)) {
+			uint64_t unit = t_random_below(r, 2) ? SECTOR : cfg.block;
+
+			op->pos = op->pos / unit * unit;
+			op->len = op->len / unit * unit;
+		} else if (t_random_below(r, 2)) {
+			op->skew = 1 + (unsigned)t_random_below(r, 600);
+		}
+	}
+}
+
 static void make_config(enum device device, unsigned block, enum iomap_accounting accounting, unsigned ops_wanted, uint64_t *r)
 {
+	uint64_t around;
 	static const uint64_t caps[] = { 96 << 10, 512 << 10, 1 << 20, 3 << 20, 6 << 20 };
 
 	memset(&cfg, 0, sizeof(cfg));
@@ -280,7 +310,9 @@ static void make_config(enum device device, unsigned block, enum iomap_accountin
 		cfg.left_out |= 1U << OP_CLONE | 1U << OP_SNAPSHOT | 1U << OP_RESTORE;
 	if (device == EXTFS)
 		make_extfs_config(r);
+	around = *r ^ 0xd1ec7;
 	make_ops(r);
+	make_around(&around);
 }
 
 static void print_config(void)
@@ -298,7 +330,7 @@ static void print_config(void)
 	if (cfg.device == EXTFS)
 		printf("  extfs flags %x, inline up to %u, extents up to %u, boundary every %u blocks\n", cfg.extfs.flags,
 		       cfg.extfs.inline_max, cfg.extfs.extent_max, cfg.extfs.boundary);
-	printf("  left out:");
+	printf("  unstable %d, left out:", cfg.unstable);
 	for (unsigned i = 0; i < NR_KINDS; i++)
 		if (cfg.left_out & 1U << i)
 			printf(" %s", kinds[i].name);
@@ -309,7 +341,8 @@ static void print_op(unsigned nr, const struct op *op)
 {
 	unsigned long long pos = op->pos, len = op->len;
 
-	printf("  %4u %-12s ", nr, kinds[op->kind].name);
+	printf("  %4u %-12s %s%s", nr, kinds[op->kind].name, op->flags & IOMAP_RWF_DIRECT ? "direct " : "",
+	       op->flags & IOMAP_RWF_WRITETHROUGH ? "through " : "");
 	switch (op->kind) {
 	case OP_WRITE: case OP_READ: case OP_NOWAIT_WRITE: case OP_NOWAIT_READ:
 		printf("handle %u, %llu + %llu\n", op->slot, pos, len);
@@ -598,6 +631,8 @@ static void open_slot(unsigned slot, int oflags)
 	struct iomap_file_params params = IOMAP_FILE_PARAMS_INIT;
 	int ret;
 
+	params.flags = cfg.unstable ? IOMAP_OPEN_UNSTABLE : 0;
+
 	params.block_size = cfg.block;
 	params.device = device;
 	if (fs)
@@ -651,7 +686,7 @@ static void up(uint64_t seed)
 	struct t_hold_params params = {
 		.capacity = MODEL_BYTES, .block = 512, .mem_align = 512, .volatile_cache = true, .seed = seed,
 		.inline_done = cfg.inline_done, .shuffle = cfg.shuffle, .latency_ns = cfg.latency_ns,
-		.jitter_ns = cfg.latency_ns,
+		.jitter_ns = cfg.latency_ns, .unstable = cfg.unstable, .direct_reads = true,
 	};
 	int ret = iomap_cache_create(&cache, &cfg.cache);
 
@@ -797,15 +832,15 @@ static void after_sync(const char *what, int ret)
 	verify_on_disk();
 }
 
-/* Cuts buf[0, len) into pieces, some of them empty. */
-static unsigned cut_up(struct iovec *iov, uint64_t len, unsigned pieces, uint64_t seed)
+/* Cuts at[0, len) into pieces, some of them empty. */
+static unsigned cut_up(struct iovec *iov, unsigned char *at, uint64_t len, unsigned pieces, uint64_t seed)
 {
 	uint64_t done = 0;
 
 	for (unsigned i = 0; i < pieces; i++) {
 		uint64_t n = i == pieces - 1 ? len - done : t_random_below(&seed, len - done + 1);
 
-		iov[i].iov_base = buf + done;
+		iov[i].iov_base = at + done;
 		iov[i].iov_len = n;
 		done += n;
 	}
@@ -818,11 +853,31 @@ static int dontcache(const struct op *op)
 	return cfg.dontcache && op->arg >> 16 & 1 ? IOMAP_RWF_DONTCACHE : 0;
 }
 
+/* A write around the cache, or through it, is on the device when it returns. */
+static void check_on_device(uint64_t pos, uint64_t len)
+{
+	int fd;
+
+	if (cfg.device == HOLD) {
+		t_hold_peek(hold, buf, len, pos);
+		check_read("what the device has after a direct write", buf, pos, len);
+	}
+	if (cfg.device != AIO)
+		return;
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		bad("cannot open the file by open(2): %s", strerror(errno));
+	want("pread(2) after a direct write", pread(fd, buf, len, (off_t)pos), (long long)len);
+	check_read("what the file has after a direct write", buf, pos, len);
+	close(fd);
+}
+
 static void do_write(const struct op *op)
 {
 	unsigned slot = op->slot, pieces = op->kind == OP_WRITEV || op->kind == OP_APPEND ? 1 + op->arg % 8 : 1;
 	int flags = op->kind == OP_DSYNC ? (op->arg & 1 ? IOMAP_RWF_SYNC : IOMAP_RWF_DSYNC) :
 		    op->kind == OP_APPEND ? IOMAP_RWF_APPEND : op->kind == OP_NOWAIT_WRITE ? IOMAP_RWF_NOWAIT : 0;
+	unsigned char *from = buf + op->skew;
 	bool append = op->kind == OP_APPEND || appends[slot];
 	uint64_t pos = append ? size : op->pos;
 	struct iovec iov[8];
@@ -830,13 +885,13 @@ static void do_write(const struct op *op)
 
 	if (pos + op->len > MODEL_BYTES)
 		return;
-	t_fill(buf, pos, op->len, op->seed);
-	cut_up(iov, op->len, pieces, op->seed);
-	flags |= dontcache(op);
-	if (op->kind == OP_WRITE && !flags)
+	t_fill(from, pos, op->len, op->seed);
+	cut_up(iov, from, op->len, pieces, op->seed);
+	flags |= op->flags & IOMAP_RWF_WRITETHROUGH ? 0 : dontcache(op);
+	if (op->kind == OP_WRITE && !op->flags && !flags)
 		n = iomap_pwrite(files[slot], buf, op->len, (off_t)op->pos);
 	else
-		n = iomap_pwritev2(files[slot], iov, (int)pieces, (off_t)op->pos, flags);
+		n = iomap_pwritev2(files[slot], iov, (int)pieces, (off_t)op->pos, flags | op->flags);
 	if (op->kind == OP_NOWAIT_WRITE) {
 		if (n != -EAGAIN && (n < 0 || n > (ssize_t)op->len || (n == 0 && op->len)))
 			bad("nowait write of %llu: %lld", (unsigned long long)op->len, (long long)n);
@@ -845,9 +900,11 @@ static void do_write(const struct op *op)
 	}
 	if (n <= 0)
 		return;
-	model_write(pos, buf, (uint64_t)n);
+	model_write(pos, from, (uint64_t)n);
 	if (op->kind == OP_DSYNC)
 		model_synced_range(pos, (uint64_t)n);
+	if (op->flags)
+		check_on_device(pos, (uint64_t)n);
 	if (cfg.read_back)
 		read_and_check("read back", slot, pos > 10 ? pos - 10 : 0, (uint64_t)n + 20);
 }
@@ -855,16 +912,17 @@ static void do_write(const struct op *op)
 static void do_read(const struct op *op)
 {
 	unsigned pieces = op->kind == OP_READV ? 1 + op->arg % 8 : 1;
+	unsigned char *to = buf + op->skew;
 	struct iovec iov[8];
 	ssize_t n;
 
-	if (op->kind == OP_READ && !dontcache(op)) {
+	if (op->kind == OP_READ && !op->flags && !dontcache(op)) {
 		read_and_check("read", op->slot, op->pos, op->len);
 		return;
 	}
-	cut_up(iov, op->len, pieces, op->seed);
+	cut_up(iov, to, op->len, pieces, op->seed);
 	n = iomap_preadv2(files[op->slot], iov, (int)pieces, (off_t)op->pos,
-			  (op->kind == OP_NOWAIT_READ ? IOMAP_RWF_NOWAIT : 0) | dontcache(op));
+			  op->flags | (op->kind == OP_NOWAIT_READ ? IOMAP_RWF_NOWAIT : 0) | dontcache(op));
 	if (op->kind == OP_NOWAIT_READ) {
 		uint64_t most = readable(op->pos, op->len);
 
@@ -876,7 +934,7 @@ static void do_read(const struct op *op)
 	} else {
 		want("readv", n, (long long)readable(op->pos, op->len));
 	}
-	check_read("readv", buf, op->pos, (uint64_t)n);
+	check_read("readv", to, op->pos, (uint64_t)n);
 }
 
 static void do_reopen(const struct op *op)
@@ -1042,7 +1100,17 @@ static bool may_hold(uint64_t s, const unsigned char *data, uint64_t len)
 	for (unsigned v = versions[s]; v; v = pool[v].next)
 		if (memcmp(data, pool[v].data, len) == 0)
 			return true;
-	return false;
+	if (!cfg.unstable)
+		return false;
+	for (uint64_t i = 0; i < len; i++) {    /* any mixture */
+		bool known = (had[s] && data[i] == durable[s * SECTOR + i]) || (zero_ok[s] && !data[i]);
+
+		for (unsigned v = versions[s]; v && !known; v = pool[v].next)
+			known = data[i] == pool[v].data[i];
+		if (!known)
+			return false;
+	}
+	return true;
 }
 
 /* Which version the front of a sector is of, and which the rest: 0 zeros, 1 durable, 2 the newest, 3 the one before … */

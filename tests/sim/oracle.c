@@ -33,12 +33,15 @@ struct change {
 	bool cut, resizes;
 	bool keeps_size;                /* and never moves it, whatever the size becomes meanwhile */
 	bool durable;                   /* by itself: DSYNC */
+	bool stored;                    /* with the device by itself: direct, write-through */
+	bool direct;                    /* where it fails, half a block may be written */
 	bool perhaps;                   /* it returned an error: it may have happened or not */
 	bool running;
 };
 
 struct ofile {
 	uint32_t block;
+	bool unstable;
 	struct change change[ORACLE_OPS];
 	unsigned nr;
 	unsigned resizing;              /* changes of the size under way */
@@ -174,12 +177,13 @@ static uint64_t most_size(const struct ofile *f)
 	return most;
 }
 
-unsigned oracle_create(unsigned file, uint32_t block, uint64_t size)
+unsigned oracle_create(unsigned file, uint32_t block, uint64_t size, bool unstable)
 {
 	struct ofile *f = &files[file];
 	struct change *c;
 
 	f->block = block;
+	f->unstable = unstable;
 	f->nr_past = f->nr_zeros = 0;
 	c = add(f, true, 0, UINT64_MAX, 0);     /* the zeros beyond any end */
 	c->ended = now();
@@ -204,7 +208,7 @@ static void resize_begin(struct ofile *f, struct change *c)
 	note_past(f, c->new_size, false);
 }
 
-unsigned oracle_write_begin(unsigned file, uint64_t pos, uint64_t len, bool sync)
+unsigned oracle_write_begin(unsigned file, uint64_t pos, uint64_t len, unsigned promise)
 {
 	struct ofile *f = &files[file];
 	struct change *c;
@@ -212,7 +216,9 @@ unsigned oracle_write_begin(unsigned file, uint64_t pos, uint64_t len, bool sync
 	if (f->nr + 2 > ORACLE_OPS)
 		return ORACLE_FULL;
 	c = add(f, false, pos, pos + len, ++last_id);
-	c->durable = sync;
+	c->durable = promise & ORACLE_DURABLE;
+	c->stored = promise & ORACLE_STORED;
+	c->direct = promise & ORACLE_DIRECT;
 	sim_trace("write %u: file %u [%llu, %llu)", c->id, file, (unsigned long long)pos, (unsigned long long)(pos + len));
 	if (pos + len > least_size(f)) {
 		note_zeros(f, least_size(f), pos);
@@ -253,7 +259,7 @@ void oracle_write_end(unsigned file, unsigned id, int64_t ret)
 	if (done < len) {
 		struct change *rest = &f->change[f->nr];
 
-		c->durable = false;
+		c->durable = c->stored = false;
 		if (done) {
 			*rest = *c;
 			f->nr++;
@@ -393,6 +399,8 @@ void oracle_check_size(unsigned file, uint64_t size)
 struct view {
 	uint64_t since;                 /* what was there before this is not optional */
 	bool image;
+	bool killed;                    /* the image of a process that died: what the device had is there */
+	bool torn;                      /* contents may have changed in flight: each byte by itself */
 	bool loose;                     /* writes may have failed half way: no order explains a sector */
 	const struct change *c[ORACLE_OPS];     /* those that touch the bytes looked at */
 	unsigned nr;
@@ -408,7 +416,7 @@ static void look(struct view *v, const struct ofile *f, uint64_t pos, uint64_t e
 
 static bool is_there(const struct view *v, const struct change *c)
 {
-	return !c->perhaps && c->ended != NOT_YET && (c->ended < v->since || (v->image && c->durable));
+	return !c->perhaps && c->ended != NOT_YET && (c->ended < v->since || (v->image && c->durable) || (v->killed && c->stored));
 }
 
 static bool overwritten(const struct view *v, const struct change *c, uint64_t pos)
@@ -510,7 +518,7 @@ static bool block_ok(const struct view *v, uint64_t pos, const unsigned char *bu
 {
 	const struct change *order[ORDER_MOST];
 	struct set all = { .nr = 0 };
-	bool open = false;
+	bool open = false, mixed = false;
 	uint64_t end;
 
 	for (uint64_t at = pos; at < pos + len; at = end) {
@@ -519,6 +527,20 @@ static bool block_ok(const struct view *v, uint64_t pos, const unsigned char *bu
 
 		end = pos + len;
 		candidates(v, at, &s, &end);
+		bool torn = v->torn;
+
+		for (unsigned i = 0; i < s.nr; i++)
+			torn |= s.c[i]->direct && s.c[i]->perhaps;
+		for (uint64_t b = at; torn && b < end; b++) {
+			bool some = false;
+
+			for (unsigned i = 0; i < s.nr; i++)
+				some |= matches(s.c[i], b, buf + (b - pos), 1);
+			if (!some)
+				return false;
+		}
+		one = torn;
+		mixed |= torn;
 		for (unsigned i = 0; i < s.nr; i++) {
 			put(&all, s.c[i]);
 			one |= matches(s.c[i], at, buf + (at - pos), (size_t)(end - at));
@@ -527,7 +549,7 @@ static bool block_ok(const struct view *v, uint64_t pos, const unsigned char *bu
 		if (!one)
 			return false;
 	}
-	if (!open || v->loose || all.nr > ORDER_MOST)
+	if (!open || v->loose || mixed || all.nr > ORDER_MOST)
 		return true;
 	return some_order(v, &all, 0, order, 0, pos, buf, len);
 }
@@ -607,7 +629,7 @@ void oracle_read_end(unsigned file, uint64_t since, uint64_t pos, size_t len, co
 		sim_fail("read [%llu, +%zu) of file %u returned only %zu bytes; its size is %llu", (unsigned long long)pos, len, file,
 			 n, (unsigned long long)least);
 	v.since = since;
-	v.image = v.loose = false;
+	v.image = v.loose = v.killed = v.torn = false;
 	look(&v, f, pos, end);
 	wrong = first_wrong(&v, f->block, pos, buf, end);
 	if (wrong < end) {
@@ -732,6 +754,8 @@ const char *oracle_check_image(unsigned file, const unsigned char *image, uint64
 	v.since = f->synced;
 	v.image = true;
 	v.loose = faults;
+	v.killed = killed;
+	v.torn = f->unstable;
 	look(&v, f, 0, size);
 	wrong = first_wrong(&v, 512, 0, image, size);
 	if (wrong < size) {

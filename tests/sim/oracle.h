@@ -17,14 +17,16 @@
 #define ORACLE_MOST     (UINT64_C(1) << 22)     /* no file of a world is larger */
 
 void oracle_start(void);
-/* A file with @size bytes; the number of the write whose pattern they have. */
-unsigned oracle_create(unsigned file, uint32_t block, uint64_t size);
+/* A file with @size bytes (@unstable: a crash may leave any mixture of what was written); the number of the write whose pattern they have. */
+unsigned oracle_create(unsigned file, uint32_t block, uint64_t size, bool unstable);
 /* What such a file holds; the bytes that write @id puts at [pos, pos + len). */
 void oracle_pattern(unsigned id, uint64_t pos, void *buf, size_t len);
 
 /* A write begins; its number, whose pattern it writes. ORACLE_FULL: leave it out. */
 #define ORACLE_FULL UINT32_MAX
-unsigned oracle_write_begin(unsigned file, uint64_t pos, uint64_t len, bool sync);
+/* What a write that has returned promises: its bytes are on stable media; the device has them, and outlives the process; failed: half. */
+enum { ORACLE_DURABLE = 1U << 0, ORACLE_STORED = 1U << 1, ORACLE_DIRECT = 1U << 2 };
+unsigned oracle_write_begin(unsigned file, uint64_t pos, uint64_t len, unsigned promise);
 /* It returned @ret (bytes or -errno): what was not said to be written may be there or not, now and later. */
 void oracle_write_end(unsigned file, unsigned id, int64_t ret);
 unsigned oracle_truncate_begin(unsigned file, uint64_t size);

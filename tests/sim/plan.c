@@ -30,9 +30,10 @@ void op_describe(const struct op *op, char *buf, size_t len)
 			 op->keep_size ? " keep size" : "", op->flags, (unsigned long long)op->pos, (unsigned long long)op->len);
 		return;
 	}
-	snprintf(buf, len, "thread %u file %u %s%s%s%s%s pos %llu len %llu", op->thread, op->file, kinds[op->kind].name,
+	snprintf(buf, len, "thread %u file %u %s%s%s%s%s%s%s pos %llu len %llu", op->thread, op->file, kinds[op->kind].name,
 		 op->flags & IOMAP_RWF_DSYNC ? " dsync" : "", op->flags & IOMAP_RWF_NOWAIT ? " nowait" : "",
 		 op->flags & IOMAP_RWF_DONTCACHE ? " dontcache" : "",
+		 op->flags & IOMAP_RWF_DIRECT ? " direct" : "", op->flags & IOMAP_RWF_WRITETHROUGH ? " through" : "",
 		 op->pieces ? " in pieces" : "", (unsigned long long)op->pos, (unsigned long long)op->len);
 }
 
@@ -260,6 +261,40 @@ static void make_holes(struct plan *p, struct sim_rng *r)
 	}
 }
 
+/* Some reads and writes go around the cache, or through it at once; half of those are as the device wants them. */
+static void make_direct(struct plan *p, struct sim_rng *r)
+{
+	uint64_t share = PICK(r, 8, 3, 2, 1), direct = PICK(r, 1, 2, 3);
+
+	for (unsigned f = 0; f < p->nr_files; f++)
+		p->file[f].unstable = sim_chance(r, 1, 5);
+	for (unsigned i = 0; i < p->nr_ops; i++) {
+		struct op *op = &p->op[i];
+
+		if ((op->kind != OP_READ && op->kind != OP_WRITE && op->kind != OP_APPEND) || !sim_chance(r, 1, share))
+			continue;
+		if (op->kind == OP_READ || sim_chance(r, direct, 4)) {
+			op->flags |= IOMAP_RWF_DIRECT;
+		} else {
+			op->flags |= IOMAP_RWF_WRITETHROUGH;
+			op->flags &= ~(IOMAP_RWF_NOWAIT | IOMAP_RWF_DONTCACHE);
+		}
+		p->nothing_behind = false;
+		if (op->flags & IOMAP_RWF_DIRECT && sim_chance(r, 1, 2)) {
+			uint64_t unit = sim_chance(r, 1, 2) ? p->disk.dio_align : p->file[op->file].block;
+
+			op->pos = op->pos / unit * unit;
+			if (sim_chance(r, 2, 3))
+				op->len = (op->len + unit - 1) / unit * unit;
+			if (op->len > OP_BYTES)
+				op->len = OP_BYTES;
+			op->pieces = op->pieces && sim_chance(r, 1, 4);
+		} else if (sim_chance(r, 1, 2)) {
+			op->skew = 1 + (unsigned)sim_below(r, 600);
+		}
+	}
+}
+
 /* Now and then an engine maps some of the files. No power cuts then: it keeps its metadata in memory. */
 static void plan_engine(struct plan *p, struct sim_rng *r)
 {
@@ -302,7 +337,7 @@ static void plan_engine(struct plan *p, struct sim_rng *r)
 
 void plan_make(const struct world_spec *spec, struct plan *p)
 {
-	struct sim_rng r, scarce, holes, dontcache, engine;
+	struct sim_rng r, scarce, holes, dontcache, engine, around;
 	bool is_scarce;
 
 	memset(p, 0, sizeof(*p));
@@ -336,6 +371,9 @@ void plan_make(const struct world_spec *spec, struct plan *p)
 	sim_rng_seed(&engine, spec->seed, 105);
 	if (!spec->crash && !is_scarce && sim_chance(&engine, 1, 3))
 		plan_engine(p, &engine);
+	sim_rng_seed(&around, spec->seed, 104);
+	if (sim_chance(&around, 2, 5))
+		make_direct(p, &around);
 	p->disk.short_bytes = !spec->crash;     /* an image of half a sector would need an oracle of bytes */
 	if (spec->crash)
 		p->power_off_at = 500 + sim_below(&r, sim_chance(&r, 1, 2) ? 6000 : 40000);
@@ -361,6 +399,11 @@ void plan_make_script(struct plan *p)
 		{ .kind = OP_SYNC_RANGE, .pos = 0, .len = 40000, .flags = IOMAP_SYNC_DURABLE }, { .kind = OP_SEEK_HOLE, .pos = 0 },
 		{ .kind = OP_ALLOCATE, .pos = 190000, .len = 30000 }, { .kind = OP_ZERO, .pos = 215000, .len = 10000 },
 		{ .kind = OP_READ, .pos = 0, .len = 65536 }, { .kind = OP_FSYNC },
+		{ .kind = OP_WRITE, .pos = 4096, .len = 8192, .flags = IOMAP_RWF_DIRECT },
+		{ .kind = OP_WRITE, .pos = 30001, .len = 9000, .flags = IOMAP_RWF_DIRECT, .skew = 3 },
+		{ .kind = OP_READ, .pos = 29000, .len = 12000, .flags = IOMAP_RWF_DIRECT, .skew = 1 },
+		{ .kind = OP_APPEND, .len = 5000, .flags = IOMAP_RWF_DIRECT },
+		{ .kind = OP_WRITE, .pos = 9000, .len = 3000, .flags = IOMAP_RWF_WRITETHROUGH }, { .kind = OP_FSYNC },
 	};
 
 	memset(p, 0, sizeof(*p));

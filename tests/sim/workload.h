@@ -28,6 +28,7 @@ struct op {
 	int flags;                      /* IOMAP_RWF_*; OP_SYNC_RANGE: IOMAP_SYNC_* */
 	bool keep_size;                 /* of OP_ZERO, OP_ALLOCATE */
 	bool pieces;                    /* in several iovecs */
+	unsigned skew;                  /* the buffer begins so far behind a page */
 };
 
 /* Everything that a seed decides before the first step. */
@@ -35,7 +36,7 @@ struct plan {
 	struct iomap_cache_params cache;
 	struct sim_disk_params disk;
 	unsigned nr_files, nr_threads, nr_ops;
-	struct { uint32_t block; uint64_t size; } file[WORLD_FILES];
+	struct { uint32_t block; uint64_t size; bool unstable; } file[WORLD_FILES];
 	struct op op[WORLD_OPS];
 	/* an engine's files: some of them lie on one device, mapped by extfs */
 	bool engine, on_engine[WORLD_FILES];

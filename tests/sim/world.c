@@ -42,7 +42,8 @@ static struct {
 	struct extfs_file *inode[WORLD_FILES], *copy[WORLD_FILES];
 } w;
 
-static unsigned char buffer[WORLD_THREADS][OP_BYTES];
+#define SKEW_MOST 4096
+static _Alignas(4096) unsigned char buffer[WORLD_THREADS][OP_BYTES + SKEW_MOST];
 static unsigned char image[ORACLE_MOST];
 
 static const char *path_of(unsigned f)
@@ -106,6 +107,7 @@ static void write_as(const struct op *op, struct iomap_file *file, unsigned char
 	ssize_t ret;
 	int nr;
 
+	buf += op->skew;
 	oracle_pattern(id, pos, buf, op->len);
 	nr = iovecs(op, buf, op->len, iov);
 	ret = iomap_pwritev2(file, iov, nr, (off_t)(flags & IOMAP_RWF_APPEND ? 0 : pos), flags);
@@ -121,6 +123,13 @@ static void write_as(const struct op *op, struct iomap_file *file, unsigned char
 		unexpected(op, ret);
 }
 
+/* What holds once it has returned. */
+static unsigned promise(const struct op *op)
+{
+	return (op->flags & IOMAP_RWF_DSYNC ? ORACLE_DURABLE : 0) | (op->flags & IOMAP_RWF_DIRECT ? ORACLE_DIRECT : 0) |
+	       (op->flags & (IOMAP_RWF_DIRECT | IOMAP_RWF_WRITETHROUGH) ? ORACLE_STORED : 0);
+}
+
 static void do_write(const struct op *op, struct iomap_file *file, unsigned char *buf)
 {
 	unsigned f = op->file, id;
@@ -128,7 +137,7 @@ static void do_write(const struct op *op, struct iomap_file *file, unsigned char
 
 	if (w.appending[f] && (!oracle_size_is_settled(f, &size) || op->pos + op->len > size))
 		return;
-	id = oracle_write_begin(f, op->pos, op->len, op->flags & IOMAP_RWF_DSYNC);
+	id = oracle_write_begin(f, op->pos, op->len, promise(op));
 	if (id != ORACLE_FULL)
 		write_as(op, file, buf, id, op->pos, op->flags);
 }
@@ -142,7 +151,7 @@ static void do_append(const struct op *op, struct iomap_file *file, unsigned cha
 	if (w.appending[f] || !oracle_size_is_settled(f, &size) || size + op->len > ORACLE_MOST)
 		return;
 	w.appending[f]++;
-	id = oracle_write_begin(f, size, op->len, op->flags & IOMAP_RWF_DSYNC);
+	id = oracle_write_begin(f, size, op->len, promise(op));
 	if (id != ORACLE_FULL)
 		write_as(op, file, buf, id, size, op->flags | IOMAP_RWF_APPEND);
 	w.appending[f]--;
@@ -192,6 +201,8 @@ static void do_append_pair(const struct op *op, struct iomap_file *file)
 
 		a->file = file;
 		a->flags = op->flags & IOMAP_RWF_DONTCACHE;
+		if (!i)
+			a->flags |= op->flags & (IOMAP_RWF_DIRECT | IOMAP_RWF_WRITETHROUGH);
 		a->id = oracle_new_id();
 		a->len = 1 + (op->pos * (i + 3) + op->len) % (2 * OP_BYTES);
 		a->made_for = i ? size + pair[0].len : size;
@@ -225,7 +236,7 @@ static void do_read(const struct op *op, struct iomap_file *file, unsigned char 
 	uint64_t since = oracle_read_begin(op->file);
 	unsigned pairs = w.pairs[op->file];
 	struct iovec iov[3];
-	int nr = iovecs(op, buf, op->len, iov);
+	int nr = iovecs(op, buf += op->skew, op->len, iov);
 	ssize_t ret = iomap_preadv2(file, iov, nr, (off_t)op->pos, op->flags);
 
 	if (ret < 0) {
@@ -365,6 +376,7 @@ static struct iomap_file *open_file(unsigned f)
 	int ret;
 
 	params.block_size = w.plan.file[f].block;
+	params.flags = w.plan.file[f].unstable ? IOMAP_OPEN_UNSTABLE : 0;
 	for (;;) {
 		if (w.inode[f]) {
 			params.device = w.device;
@@ -824,7 +836,7 @@ static void world_main(void *unused)
 	for (unsigned f = 0; f < w.plan.nr_files; f++) {
 		uint64_t size = w.plan.file[f].size;
 
-		oracle_pattern(oracle_create(f, w.plan.file[f].block, size), 0, image, size);
+		oracle_pattern(oracle_create(f, w.plan.file[f].block, size, w.plan.file[f].unstable), 0, image, size);
 		disk_create(path_of(f), image, size);
 	}
 	if (w.plan.engine)

@@ -205,11 +205,50 @@ static void unknown_flags_are_eopnotsupp(void)
 
 	up_with_content(&rig);
 	memset(page, 'B', sizeof(page));
-	for (int bit = 5; bit < 31; bit++) {
+	for (int bit = 7; bit < 31; bit++) {
 		CHECK_EQ(iomap_preadv2(rig.file, &iov, 1, 0, 1 << bit), -EOPNOTSUPP);
 		CHECK_EQ(iomap_pwritev2(rig.file, &iov, 1, 0, 1 << bit), -EOPNOTSUPP);
 		CHECK_EQ(iomap_pwritev2(rig.file, &iov, 1, 0, 1 << bit | IOMAP_RWF_DSYNC), -EOPNOTSUPP);
 	}
+	check_unchanged(&rig);
+	t_rig_down(&rig);
+}
+
+static void flags_that_contradict_each_other_are_einval(void)
+{
+	const int both[] = { IOMAP_RWF_NOWAIT, IOMAP_RWF_DIRECT, IOMAP_RWF_DONTCACHE, IOMAP_RWF_NOWAIT | IOMAP_RWF_DIRECT, IOMAP_RWF_NOWAIT | IOMAP_RWF_DSYNC };
+	struct iovec iov = { page, 4096 };
+	struct t_rig rig;
+
+	up_with_content(&rig);
+	memset(page, 'B', sizeof(page));
+	for (unsigned i = 0; i < sizeof(both) / sizeof(both[0]); i++)
+		CHECK_EQ(iomap_pwritev2(rig.file, &iov, 1, 0, IOMAP_RWF_WRITETHROUGH | both[i]), -EINVAL);
+	check_unchanged(&rig);
+	t_rig_down(&rig);
+}
+
+static void direct_calls_check_their_arguments(void)
+{
+	struct iovec iov = { page, 4096 }, null_base = { NULL, 4096 };
+	struct iomap_file *ro, *wo;
+	struct t_rig rig;
+
+	up_with_content(&rig);
+	ro = t_rig_handle(&rig, O_RDONLY);
+	wo = t_rig_handle(&rig, O_WRONLY);
+	CHECK_EQ(iomap_pwritev2(ro, &iov, 1, 0, IOMAP_RWF_DIRECT), -EBADF);
+	CHECK_EQ(iomap_pwritev2(ro, &iov, 1, 0, IOMAP_RWF_WRITETHROUGH), -EBADF);
+	CHECK_EQ(iomap_preadv2(wo, &iov, 1, 0, IOMAP_RWF_DIRECT), -EBADF);
+	CHECK_EQ(iomap_preadv2(rig.file, &iov, 1, -1, IOMAP_RWF_DIRECT), -EINVAL);
+	CHECK_EQ(iomap_pwritev2(rig.file, &iov, 1, -1, IOMAP_RWF_DIRECT), -EINVAL);
+	CHECK_EQ(iomap_pwritev2(rig.file, &iov, 1, INT64_MAX - 100, IOMAP_RWF_DIRECT), -EINVAL);
+	CHECK_EQ(iomap_pwritev2(rig.file, &null_base, 1, 0, IOMAP_RWF_DIRECT), -EFAULT);
+	CHECK_EQ(iomap_preadv2(rig.file, NULL, 1, 0, IOMAP_RWF_DIRECT), -EFAULT);
+	CHECK_EQ(iomap_preadv2(rig.file, &iov, 0, 0, IOMAP_RWF_DIRECT), 0);
+	CHECK_EQ(iomap_pwritev2(rig.file, &iov, 0, 100000, IOMAP_RWF_DIRECT), 0);
+	CHECK_EQ(iomap_close(ro), 0);
+	CHECK_EQ(iomap_close(wo), 0);
 	check_unchanged(&rig);
 	t_rig_down(&rig);
 }
@@ -684,6 +723,20 @@ static void a_second_open_takes_what_is_there_or_gets_ebusy(void)
 	params.block_size = 0;
 	CHECK_EQ(iomap_open_with(cache, NULL, O_RDWR, 0, &params, &other), 0);
 	CHECK_EQ(iomap_close(other), 0);
+	params.flags = IOMAP_OPEN_UNSTABLE;             /* the one that is there is stable */
+	CHECK_EQ(iomap_open_with(cache, NULL, O_RDWR, 0, &params, &other), -EBUSY);
+	CHECK_EQ(iomap_close(file), 0);
+	CHECK_EQ(iomap_device_close(params.device), 0);
+	CHECK_EQ(iomap_cache_destroy(cache), 0);
+
+	cache = small_cache();
+	CHECK_EQ(iomap_device_open_mem(NULL, &params.device), 0);
+	CHECK_EQ(iomap_open_with(cache, NULL, O_RDWR, 0, &params, &file), 0);
+	CHECK_EQ(iomap_open_with(cache, NULL, O_RDWR, 0, &params, &other), 0);
+	CHECK_EQ(iomap_close(other), 0);
+	params.flags = 0;
+	CHECK_EQ(iomap_open_with(cache, NULL, O_RDWR, 0, &params, &other), 0);
+	CHECK_EQ(iomap_close(other), 0);
 	CHECK_EQ(iomap_close(file), 0);
 	CHECK_EQ(iomap_device_close(params.device), 0);
 	CHECK_EQ(iomap_cache_destroy(cache), 0);
@@ -728,7 +781,7 @@ static void unknown_params_of_a_file_are_refused(void)
 	int ret;
 
 	CHECK_EQ(iomap_device_open_mem(NULL, &params.device), 0);
-	params.flags = 1U << 1;
+	params.flags = 1U << 2;
 	ret = iomap_open_with(cache, NULL, O_RDWR, 0, &params, &file);
 	CHECK_MSG(ret == -EOPNOTSUPP || ret == -EINVAL, "unknown flag: %d", ret);
 	params.flags = 0;
@@ -1309,6 +1362,8 @@ static const struct t_run_case cases[] = {
 	T_RUN(zero_length_does_nothing),
 	T_RUN(vectors_out_of_bounds_are_einval),
 	T_RUN(unknown_flags_are_eopnotsupp),
+	T_RUN(flags_that_contradict_each_other_are_einval),
+	T_RUN(direct_calls_check_their_arguments),
 	T_RUN(a_handle_does_what_its_access_mode_allows),
 	T_RUN(advice_out_of_range_is_einval),
 	T_RUN(lseek_answers_for_the_end_data_and_holes),

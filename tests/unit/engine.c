@@ -340,6 +340,87 @@ START_TEST(only_the_block_that_cannot_be_placed_fails)
 }
 END_TEST
 
+static ssize_t write_flags(uint64_t pos, uint64_t len, int byte, int flags)
+{
+	static _Alignas(4096) char buf[BLOCKS * BS];
+	struct iovec iov = { buf, len };
+
+	memset(buf, byte, len);
+	return iomap_pwritev2(file, &iov, 1, (off_t)pos, flags);
+}
+
+static void expect_direct(uint64_t pos, uint64_t len, int byte)
+{
+	static _Alignas(4096) char buf[BLOCKS * BS];
+	struct iovec iov = { buf, len };
+
+	memset(buf, ~byte, len);
+	ck_assert_int_eq(iomap_preadv2(file, &iov, 1, (off_t)pos, IOMAP_RWF_DIRECT), (ssize_t)len);
+	for (uint64_t i = 0; i < len; i++)
+		ck_assert_msg(buf[i] == (char)byte, "byte %llu is %d, not %d", (unsigned long long)(pos + i), buf[i], byte);
+}
+
+START_TEST(a_direct_read_goes_where_the_engine_says)
+{
+	up();
+	fill(0, 8 * BS, 'a');
+	fill(8 * BS, 100, 'b');
+	expect_direct(0, 8 * BS, 'a');          /* set aside, dirty: placed and written first */
+	expect_direct(8 * BS, 100, 'b');
+	ck_assert_int_eq(iomap_ftruncate(file, 20 * BS), 0);
+	expect_direct(9 * BS, 11 * BS, 0);      /* holes */
+	e.type[12] = IOMAP_UNWRITTEN;
+	e.at[12] = e.at[0];                     /* what is stored there nobody may see */
+	expect_direct(12 * BS, BS, 0);
+	e.at[3] = e.at[1];
+	fill(BS, BS, 'c');
+	ck_assert_int_eq(iomap_fsync(file), 0);
+	expect_direct(3 * BS + 7, BS - 7, 'c'); /* not where it was, and not aligned */
+	expect_direct(2 * BS, BS, 'a');
+	down();
+}
+END_TEST
+
+START_TEST(a_direct_read_of_inline_data_copies_it)
+{
+	up();
+	ck_assert_int_eq(iomap_close(file), 0);
+	e.inline_len = e.size = 300;
+	memset(e.inline_data, 'i', 300);
+	open_it();
+	expect_direct(0, 300, 'i');
+	expect_direct(100, 200, 'i');
+	down();
+}
+END_TEST
+
+START_TEST(direct_and_write_through_writes_are_placed_and_converted_before_they_return)
+{
+	const int flags[] = { IOMAP_RWF_DIRECT, IOMAP_RWF_WRITETHROUGH };
+
+	for (unsigned i = 0; i < 2; i++) {
+		up();
+		ck_assert_int_eq(write_flags(0, 4 * BS, 'a', flags[i]), 4 * BS);
+		ck_assert_uint_eq(e.converted, 4);
+		ck_assert_int_eq(write_flags(BS + 100, 100, 'b', flags[i]), 100);
+		ck_assert_int_eq(write_flags(4 * BS, 50, 'c', flags[i] | IOMAP_RWF_APPEND), 50);
+		ck_assert_uint_eq(e.converted, 5);
+		ck_assert_int_eq(iomap_size(file), 4 * BS + 50);
+		e.map_error_at = 9;
+		ck_assert_int_eq(write_flags(9 * BS, BS, 'd', flags[i]), -ENOSPC);
+		e.map_error_at = -1;
+		ck_assert_int_eq(iomap_fsync(file), 0);
+		drop();
+		expect(0, BS + 100, 'a');
+		expect(BS + 100, 100, 'b');
+		expect_direct(BS + 200, 3 * BS - 200, 'a');
+		expect_direct(4 * BS, 50, 'c');
+		ck_assert_int_eq(iomap_fsync(file), 0);
+		down();
+	}
+}
+END_TEST
+
 START_TEST(a_request_the_engine_refuses_fails_and_is_told_so)
 {
 	up();
@@ -622,6 +703,9 @@ Suite *suite_engine(void)
 	tcase_add_test(tc, delayed_blocks_get_their_place_at_writeback_and_are_converted_before_it_ends);
 	tcase_add_test(tc, neighbours_on_the_device_share_a_request_others_do_not);
 	tcase_add_test(tc, only_the_block_that_cannot_be_placed_fails);
+	tcase_add_test(tc, a_direct_read_goes_where_the_engine_says);
+	tcase_add_test(tc, a_direct_read_of_inline_data_copies_it);
+	tcase_add_test(tc, direct_and_write_through_writes_are_placed_and_converted_before_they_return);
 	tcase_add_test(tc, a_request_the_engine_refuses_fails_and_is_told_so);
 	tcase_add_test(tc, a_stale_mapping_is_asked_for_again);
 	tcase_add_test(tc, part_of_a_shared_block_is_completed_from_where_its_bytes_are);
