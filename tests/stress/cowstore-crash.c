@@ -1,8 +1,8 @@
 /*
  * cowstore-crash.c - cut the power of examples/cowstore 100,000 times
  *
- * One run works on a store on a crash-device for some dozen commits: writes, truncations, removals, snapshots, taken back and
- * forth, in a cache so small that much is written before the commit asks for it. Then moments are drawn from the device's log,
+ * One run works on a store on a crash-device for some dozen commits: writes, truncations, removals, snapshots, in a cache so
+ * small that much is written before the commit asks for it, and read back now and then. Then moments are drawn from the device's log,
  * and for each several images of what a power cut there would have left. Each image is opened by the same code and must be
  * clean, and must be exactly one commit: the last that had returned, or the one under way; with every snapshot, every object,
  * every byte as they were then. Some images are worked on further: what comes after a crash must be right, too. The next run
@@ -343,6 +343,9 @@ static bool one_commit(struct work *w)
 		default: good = do_write(w, i); break;
 		}
 	}
+	/* what is not committed is read like everything else, from the cache or from where writeback has put it */
+	if (good && !t_random_below(&w->random, 3))
+		good = objects_are(w->store, NULL, w->now);
 	if (!good)
 		return false;
 	ret = cow_commit(w->store);
