@@ -273,9 +273,7 @@ static int kernel_flags(int flags)
 	out |= flags & IOMAP_RWF_APPEND ? RWF_APPEND : 0;
 	out |= flags & IOMAP_RWF_DSYNC ? RWF_DSYNC : 0;
 	out |= flags & IOMAP_RWF_SYNC ? RWF_SYNC : 0;
-#ifdef IOMAP_RWF_DIRECT
 	known |= IOMAP_RWF_DIRECT | IOMAP_RWF_WRITETHROUGH;
-#endif
 	return flags & ~known ? out | 1 << 30 : out;
 }
 
@@ -393,20 +391,16 @@ static struct op draw(void)
 	if (op.kind == OP_PWRITEV) {
 		op.flags |= twin.size < SPAN - LEN_MAX && one_in(6) ? IOMAP_RWF_APPEND : 0;
 		op.flags |= one_in(200) ? IOMAP_RWF_DSYNC : one_in(400) ? IOMAP_RWF_SYNC : 0;
-#ifdef IOMAP_RWF_WRITETHROUGH
 		op.flags |= one_in(20) ? IOMAP_RWF_WRITETHROUGH : 0;
-#endif
 	}
 	if (op.kind == OP_PREADV || op.kind == OP_PWRITEV)
-		op.flags |= one_in(6) ? IOMAP_RWF_DONTCACHE : 0;
-#ifdef IOMAP_RWF_DIRECT
+		op.flags |= !(op.flags & IOMAP_RWF_WRITETHROUGH) && one_in(6) ? IOMAP_RWF_DONTCACHE : 0;
 	if ((op.kind == OP_PREADV || op.kind == OP_PWRITEV) && one_in(8)) {
 		op.flags = IOMAP_RWF_DIRECT;
 		op.iovcnt = 1;
 		op.pos &= ~4095LL;
 		op.len &= ~4095LL;
 	}
-#endif
 	switch (op.kind) {
 	case OP_TRUNCATE: op.pos = one_in(8) ? 0 : op.pos; op.len = 0; break;
 	case OP_FADVISE: op.flags = (int)below(6); break;

@@ -232,9 +232,7 @@ static void each_bad_range_is_refused(void)
 	static const int flags[] = {
 		0, IOMAP_RWF_NOWAIT, IOMAP_RWF_DSYNC, IOMAP_RWF_SYNC,
 		IOMAP_RWF_DONTCACHE,
-#ifdef IOMAP_RWF_DIRECT
 		IOMAP_RWF_DIRECT, IOMAP_RWF_WRITETHROUGH,
-#endif
 	};
 
 	put_content();
@@ -457,7 +455,6 @@ static void far_offsets_hold_their_bytes(void)
 	on_both_at_all_blocks(bytes_lie_where_they_were_put);
 }
 
-#ifdef IOMAP_RWF_DIRECT
 static void direct_bytes_lie_where_they_were_put(void)
 {
 	static _Alignas(4096) unsigned char buf[16384];
@@ -485,7 +482,6 @@ static void direct_far_offsets_hold_their_bytes(void)
 {
 	on_both_at_all_blocks(direct_bytes_lie_where_they_were_put);
 }
-#endif
 
 static void holes_lie_where_they_were_put(void)
 {
@@ -624,9 +620,7 @@ int main(int argc, char **argv)
 		T_RUN(seeks_out_of_range_change_nothing),
 		T_RUN(reads_past_the_end_change_nothing),
 		T_RUN(far_offsets_hold_their_bytes),
-#ifdef IOMAP_RWF_DIRECT
 		T_RUN(direct_far_offsets_hold_their_bytes),
-#endif
 		T_RUN(far_holes_are_where_they_were_put),
 		T_RUN(a_file_ends_at_the_largest_size),
 		T_RUN(all_of_a_sparse_file_is_handled_at_once),

@@ -301,21 +301,14 @@ static const struct {
 	{ IOMAP_RWF_DSYNC, " DSYNC", 16, 40 },
 	{ IOMAP_RWF_SYNC, " SYNC", 16, 80 },
 	{ IOMAP_RWF_DONTCACHE, " DONTCACHE", 4, 4 },
-#ifdef IOMAP_RWF_DIRECT
 	{ IOMAP_RWF_DIRECT, " DIRECT", 12, 12 },
 	{ IOMAP_RWF_WRITETHROUGH, " WRITETHROUGH", 16, 12 },
-#endif
 };
 
 /* A write cannot be on its way to the device, and not wait or pass the cache by. */
 static bool contradictory(int flags)
 {
-#ifdef IOMAP_RWF_WRITETHROUGH
-	return (flags & IOMAP_RWF_WRITETHROUGH) && (flags & (IOMAP_RWF_NOWAIT | IOMAP_RWF_DIRECT));
-#else
-	(void)flags;
-	return false;
-#endif
+	return (flags & IOMAP_RWF_WRITETHROUGH) && (flags & (IOMAP_RWF_NOWAIT | IOMAP_RWF_DIRECT | IOMAP_RWF_DONTCACHE));
 }
 
 static int any_flags(bool write)
@@ -470,7 +463,6 @@ static void do_scatter(void)
 	}
 }
 
-#ifdef IOMAP_RWF_DIRECT
 static uint64_t aligned(uint64_t n)
 {
 	return n - n % run.align;
@@ -503,7 +495,6 @@ static void do_direct_write(void)
 	fill(pos, len);
 	after_write(h, iomap_pwritev2(h->file, iov, nr, (off_t)pos, flags), pos, len, flags);
 }
-#endif
 
 /* --- everything else a file can be asked -------------------------------------------------------------------------------- */
 
@@ -821,10 +812,8 @@ static const struct {
 	{ "pwrite", 200, do_pwrite },
 	{ "pwritev2", 160, do_pwritev },
 	{ "scatter", 20, do_scatter },
-#ifdef IOMAP_RWF_DIRECT
 	{ "direct-read", 40, do_direct_read },
 	{ "direct-write", 40, do_direct_write },
-#endif
 	{ "ftruncate", 60, do_truncate },
 	{ "fallocate", 80, do_fallocate },
 	{ "lseek", 40, do_seek },
