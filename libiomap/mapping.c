@@ -162,6 +162,33 @@ struct iomap_folio *mapping_next(struct mapping *m, pgoff_t *index, pgoff_t last
 	return next(m, index, last, false, 0);
 }
 
+struct iomap_folio *mapping_next_busy(struct mapping *m, pgoff_t *index, pgoff_t last)
+{
+	struct iomap_folio *f = NULL;
+
+	while (!f && *index <= last) {
+		pgoff_t dirty = *index, flying = *index;
+		struct iomap_folio *d, *w;
+
+		mutex_lock(&m->tree_lock);      /* both marks of one moment: folios go from one to the other and back */
+		d = straddler(m, &dirty, true, XA_MARK_DIRTY);
+		if (!d)
+			d = xa_find_marked(&m->tree, &dirty, last, XA_MARK_DIRTY);
+		w = straddler(m, &flying, true, XA_MARK_WRITEBACK);
+		if (!w)
+			w = xa_find_marked(&m->tree, &flying, last, XA_MARK_WRITEBACK);
+		f = d && (!w || dirty <= flying) ? d : w;
+		if (f && !folio_tryget(f))
+			f = NULL;
+		else if (f)
+			*index = f == d ? dirty : flying;
+		mutex_unlock(&m->tree_lock);
+		if (!d && !w)
+			break;
+	}
+	return f;
+}
+
 bool mapping_marked_in(struct mapping *m, uint64_t start, uint64_t end, enum xa_mark mark)
 {
 	pgoff_t at = start >> PAGE_SHIFT;

@@ -60,6 +60,8 @@ int mapping_get_trylocked(struct mapping *m, pgoff_t index, struct iomap_folio *
  * First folio that ends after *@index and begins at most at @last, with @mark, referenced; *@index becomes its first page. NULL: none.
  */
 struct iomap_folio *mapping_next_marked(struct mapping *m, pgoff_t *index, pgoff_t last, enum xa_mark mark);
+/* As mapping_next_marked(), with a block that is dirty or in flight: none is missed that goes from one to the other meanwhile. */
+struct iomap_folio *mapping_next_busy(struct mapping *m, pgoff_t *index, pgoff_t last);
 struct iomap_folio *mapping_next(struct mapping *m, pgoff_t *index, pgoff_t last);
 /* Does some folio in [start, end) have the mark? No promise beyond the moment. */
 bool mapping_marked_in(struct mapping *m, uint64_t start, uint64_t end, enum xa_mark mark);

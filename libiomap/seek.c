@@ -24,24 +24,6 @@
 
 #define LOOKS 4                         /* while writes fail */
 
-/* The first folio from page *@at on that has a dirty or in-flight block, or with @cached any; *@at becomes its first page. */
-static struct iomap_folio *next_folio(struct mapping *m, pgoff_t *at, bool cached)
-{
-	const pgoff_t last = UINT64_MAX >> PAGE_SHIFT;
-	pgoff_t dirty = *at, flying = *at;
-	struct iomap_folio *d, *w;
-
-	if (cached)
-		return mapping_next(m, at, last);
-	/* In this order, as blocks go. */
-	d = mapping_next_marked(m, &dirty, last, XA_MARK_DIRTY);
-	w = mapping_next_marked(m, &flying, last, XA_MARK_WRITEBACK);
-	if (d && w)
-		folio_put(m->zone, dirty <= flying ? w : d);
-	*at = d && (!w || dirty <= flying) ? dirty : flying;
-	return d && (!w || dirty <= flying) ? d : w;
-}
-
 static bool is_busy(const struct iomap_folio *f, const struct ifs_geometry *g, unsigned b, bool cached)
 {
 	return ifs_block_set(f, g, IFS_DIRTY, b) || ifs_block_set(f, g, IFS_INFLIGHT, b) ||
@@ -55,11 +37,12 @@ static uint64_t look_for_busy(struct mapping *m, uint64_t pos, uint64_t *end, bo
 	struct iomap_folio *f;
 
 	*end = UINT64_MAX;
-	while (start == UINT64_MAX && (f = next_folio(m, &at, cached))) {
+	while (start == UINT64_MAX && (f = (cached ? mapping_next : mapping_next_busy)(m, &at, UINT64_MAX >> PAGE_SHIFT))) {
 		folio_lock(m->zone, f);
 		if (folio_mapping(f) == m) {    /* else it went meanwhile: look again */
 			unsigned nr = ifs_blocks(f, &m->geom), b = 0;
 
+			folio_state_lock(f);    /* a completion moves blocks from in flight to dirty, without the folio lock */
 			if (pos > folio_pos(f))
 				b = (unsigned)min_u64((pos - folio_pos(f)) >> m->geom.block_shift, nr);
 			while (b < nr && !is_busy(f, &m->geom, b, cached))
@@ -70,6 +53,7 @@ static uint64_t look_for_busy(struct mapping *m, uint64_t pos, uint64_t *end, bo
 					b++;
 				*end = folio_pos(f) + b * bs;
 			}
+			folio_state_unlock(f);
 			at = folio_index(f) + folio_pages(f);
 		}
 		folio_unlock(m->zone, f);
@@ -87,7 +71,7 @@ static uint64_t next_busy(struct inode *inode, uint64_t pos, uint64_t *end)
 	uint64_t start = UINT64_MAX, failures;
 	unsigned looks = 0;
 
-	/* A block whose write fails goes back from in flight to dirty: look again. */
+	/* Under DROP a block whose write fails is neither, from now on: look again. */
 	do {
 		failures = load_acquire(&inode->write_failures);
 		start = look_for_busy(&inode->mapping, pos, end,
