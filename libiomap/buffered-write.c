@@ -449,6 +449,7 @@ int buffered_zero_steps(struct iomap_file *file, uint64_t pos, uint64_t end)
 		uint64_t step = throttle_step(inode->cache, STEP_BYTES), len = step - pos % step, stop;
 		ssize_t ret = throttle_balance(inode->cache, inode->wb, task, false);
 		struct iov_iter from;
+		bool last;
 
 		if (ret)
 			return (int)ret;
@@ -465,9 +466,11 @@ int buffered_zero_steps(struct iomap_file *file, uint64_t pos, uint64_t end)
 				ret = (ssize_t)len;
 			inode_touch(inode);
 		}
+		/* The end of the file is the end, though it may move on: it may lie inside a block, which is zeroed in one piece or not at all. */
+		last = pos >= stop || (ret > 0 && pos + (uint64_t)ret == stop);
 		(inode->mapped ? rwsem_unlock : rwsem_unlock_shared)(&inode->rwsem);
-		if (pos >= stop || ret < 0)
-			return (int)ret;
+		if (last || ret < 0)
+			return ret < 0 ? (int)ret : 0;
 		pos += (uint64_t)ret;
 	}
 }
