@@ -267,11 +267,11 @@ static int zero_block(struct iter *it, struct iomap_folio *f, unsigned blk, uint
 	return 0;
 }
 
-/* One folio's part of what is to become zeros: bytes done, 0 if the mapping is stale, or -errno. */
+/* One folio's part of what is to become zeros: bytes done, 0 if the mapping is stale, or -errno if there are none. */
 static ssize_t zero_folio(struct iter *it)
 {
 	struct mapping *m = &it->inode->mapping;
-	uint64_t bs = ifs_block_bytes(&m->geom), len = iter_length(it), off;
+	uint64_t bs = ifs_block_bytes(&m->geom), len = iter_length(it), off, done = 0;
 	bool only_dirty = reads_as_zeros(iter_source(it));
 	struct iomap_folio *f;
 	int ret = folio_to_zero(it, &f);
@@ -284,15 +284,19 @@ static ssize_t zero_folio(struct iter *it)
 	len = min_u64(len, folio_bytes(f) - off);
 	if (!iter_valid(it))
 		len = 0;
-	for (uint64_t at = off; !ret && at < off + len; at = round_down(at, bs) + bs) {
+	while (done < len) {
+		uint64_t at = off + done, to = min_u64(round_down(at, bs) + bs, off + len);
 		unsigned blk = (unsigned)(at / bs);
 
 		if (!only_dirty || ifs_block_set(f, &m->geom, IFS_DIRTY, blk) || ifs_any(f, &m->geom, IFS_INFLIGHT, blk, 1))
-			ret = zero_block(it, f, blk, at, min_u64(round_down(at, bs) + bs, off + len));
+			ret = zero_block(it, f, blk, at, to);
+		if (ret)
+			break;
+		done = to - off;
 	}
 	folio_unlock(m->zone, f);
 	folio_put(m->zone, f);
-	return ret ? ret : (ssize_t)len;
+	return done || !ret ? (ssize_t)done : ret;      /* what is dirty by now is the engine's to keep */
 }
 
 /* @flags: IOMAP_DONTCACHE */

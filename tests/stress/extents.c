@@ -336,6 +336,31 @@ static void a_failing_write_leaves_others_their_reservation(void)
 	er_down(&er);
 }
 
+/* The same for zeros: the last block needs its other bytes and cannot have them, those in front of it are dirty. */
+static void zeroing_that_fails_keeps_what_it_has_done(void)
+{
+	struct extfs_file *clone;
+	struct er er;
+
+	er_init(&er);
+	er_up(&er);
+	er_write(&er, 0, 16384, 'A');
+	CHECK_EQ(iomap_fsync(er.file), 0);
+	clone = extfs_add(er.fs, "b");
+	CHECK_EQ(extfs_clone(er.inode, clone), 0);
+	CHECK_EQ(iomap_cache_drop(er.cache), 0);
+	t_hold_fail(er.hold, T_HOLD_READ, 0, 0, EIO);
+	CHECK_EQ(iomap_fallocate(er.file, FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE, 0, 3 * 4096 + 100), -EIO);
+	t_hold_heal(er.hold);
+	CHECK_EQ(dirty(&er), 3 * 4096);
+	CHECK_EQ(fs_stat(&er).reserved, 3 * 4096);
+	fsync_and_drop(&er);
+	er_expect(&er, 0, 3 * 4096, 0);
+	er_expect(&er, 3 * 4096, 4096, 'A');
+	er_expect_stored(&er, clone, 0, 16384, 'A');
+	er_down(&er);
+}
+
 /* C46 */
 static void no_room_behind_the_end_keeps_what_is_before_it(void)
 {
@@ -458,6 +483,15 @@ static void zeroing_over_unwritten_blocks_sees_what_is_dirty_there(void)
 	}
 }
 
+struct zero { struct iomap_file *file; off_t pos, len; };
+
+static int64_t zero_range(void *arg)
+{
+	struct zero *zero = arg;
+
+	return iomap_fallocate(zero->file, FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE, zero->pos, zero->len);
+}
+
 /* B5 and B1 in one: between the look at the mapping and the look for a folio what was dirty is written and gone */
 static void zeroing_sees_that_its_mapping_has_changed(void)
 {
@@ -479,6 +513,34 @@ static void zeroing_sees_that_its_mapping_has_changed(void)
 	for (unsigned pass = 0; pass < 2; pass++) {
 		er_expect(&er, 0, 10001, 'A');
 		er_expect(&er, 10001, 65536 - 10001, 0);
+		fsync_and_drop(&er);
+	}
+	er_down(&er);
+}
+
+/* … and with a range in the middle of the file, of which nothing is zeroed a second time */
+static void a_zeroed_range_sees_that_its_mapping_has_changed(void)
+{
+	struct zero zero;
+	struct t_call call;
+	struct er er;
+
+	er_init(&er);
+	er_up(&er);
+	prealloc(&er, 0, 65536);
+	er_write(&er, 0, 65536, 'A');
+	stop_at(&er, EXTFS_BEGIN, 10001);
+	zero = (struct zero){ er.file, 10001, 30000 };
+	t_call_fn(&call, zero_range, &zero);
+	wait_stopped(&er);
+	fsync_and_drop(&er);
+	go_on(&er);
+	CHECK_EQ(t_call_wait(&call), 0);
+	t_call_free(&call);
+	for (unsigned pass = 0; pass < 2; pass++) {
+		er_expect(&er, 0, 10001, 'A');
+		er_expect(&er, 10001, 30000, 0);
+		er_expect(&er, 40001, 65536 - 40001, 'A');
 		fsync_and_drop(&er);
 	}
 	er_down(&er);
@@ -611,6 +673,36 @@ static void a_fresh_block_is_zeros_but_for_what_was_written(void)
 		er_expect_stored(&er, er.inode, 5100, 14900, 0);
 		er_down(&er);
 	}
+}
+
+/* B30: nobody can cache the zeros that were there before a direct write had converted its blocks */
+static void a_direct_write_into_unwritten_blocks_is_seen_at_once(void)
+{
+	struct iovec iov;
+	unsigned char *buf = aligned_alloc(4096, 65536);
+	struct er er;
+
+	CHECK(buf);
+	er_init(&er);
+	er_up(&er);
+	CHECK_EQ(iomap_fallocate(er.file, 0, 0, 131072), 0);
+	er_expect(&er, 0, 131072, 0);
+	memset(buf, 'D', 65536);
+	iov = (struct iovec){ buf, 65536 };
+	CHECK_EQ(iomap_pwritev2(er.file, &iov, 1, 32768, IOMAP_RWF_DIRECT), 65536);
+	er_expect_stored(&er, er.inode, 32768, 65536, 'D');
+	CHECK_EQ(fs_stat(&er).mapped, 65536);
+	for (unsigned pass = 0; pass < 2; pass++) {
+		memset(buf, 0, 65536);
+		CHECK_EQ(iomap_preadv2(er.file, &iov, 1, 32768, IOMAP_RWF_DIRECT), 65536);
+		all_are("read around the cache", buf, 32768, 65536, 'D');
+		er_expect(&er, 0, 32768, 0);
+		er_expect(&er, 32768, 65536, 'D');
+		er_expect(&er, 98304, 32768, 0);
+		fsync_and_drop(&er);
+	}
+	er_down(&er);
+	free(buf);
 }
 
 /* An fsync, and a reader that looks past the cache, find the blocks converted. */
@@ -869,17 +961,20 @@ static const struct t_run_case cases[] = {
 	T_RUN(what_is_cut_before_it_is_written_takes_no_space),
 	T_RUN(a_short_write_gives_back_what_it_did_not_write),
 	T_RUN(a_failing_write_leaves_others_their_reservation),
+	T_RUN(zeroing_that_fails_keeps_what_it_has_done),
 	T_RUN(no_room_behind_the_end_keeps_what_is_before_it),
 	T_RUN(a_full_filesystem_says_so_and_writes_what_it_promised),
 	T_RUN(the_engine_hears_of_the_size_of_what_was_written),
 	T_RUN(a_long_write_sees_that_its_mapping_has_changed),
 	T_RUN(zeroing_over_unwritten_blocks_sees_what_is_dirty_there),
 	T_RUN(zeroing_sees_that_its_mapping_has_changed),
+	T_RUN(a_zeroed_range_sees_that_its_mapping_has_changed),
 	T_RUN(zeroing_over_a_hole_sees_what_is_dirty_there),
 	T_RUN(zeroing_beyond_the_end_does_not_move_it),
 	T_RUN(syncs_beside_the_writer_leave_nothing_unwritten),
 	T_RUN(the_second_half_of_a_block_joins_the_first),
 	T_RUN(a_fresh_block_is_zeros_but_for_what_was_written),
+	T_RUN(a_direct_write_into_unwritten_blocks_is_seen_at_once),
 	T_RUN(blocks_are_in_flight_until_the_engine_has_settled_them),
 	T_RUN(a_write_to_shared_blocks_leaves_the_others_theirs),
 	T_RUN(only_the_block_that_finds_no_place_fails),
