@@ -554,6 +554,7 @@ ssize_t direct_write(struct iomap_file *file, struct iov_iter *from, uint64_t po
 	while (from->left) {
 		uint64_t len = from->left, to;
 		struct iov_iter part = *from;
+		bool cut = false;
 
 		ret = write_step(inode, &part, &pos, &len, append, nowait);
 		if (ret == THROUGH_CACHE && nowait)
@@ -563,6 +564,7 @@ ssize_t direct_write(struct iomap_file *file, struct iov_iter *from, uint64_t po
 			if (ret > 0) {
 				pos = to - (uint64_t)ret;
 				invalidate_clean(&inode->mapping, pos >> PAGE_SHIFT, (to - 1) >> PAGE_SHIFT);
+				cut = (uint64_t)ret < len;      /* an error came, and an APPEND must not be made twice */
 			}
 		}
 		if (ret <= 0)
@@ -570,6 +572,8 @@ ssize_t direct_write(struct iomap_file *file, struct iov_iter *from, uint64_t po
 		iov_iter_advance(from, (size_t)ret);
 		pos += (uint64_t)ret;
 		*end = pos;
+		if (cut)
+			break;
 	}
 	return want > from->left ? (ssize_t)(want - from->left) : ret;
 }

@@ -246,6 +246,8 @@ static void resize_end(struct ofile *f, const struct change *c, bool whole)
 	note_past(f, f->size, true);
 }
 
+void oracle_size_is_vague(unsigned file) { files[file].vague = true; }
+
 void oracle_write_end(unsigned file, unsigned id, int64_t ret)
 {
 	struct ofile *f = &files[file];

@@ -29,6 +29,8 @@ enum { ORACLE_DURABLE = 1U << 0, ORACLE_STORED = 1U << 1, ORACLE_DIRECT = 1U << 
 unsigned oracle_write_begin(unsigned file, uint64_t pos, uint64_t len, unsigned promise);
 /* It returned @ret (bytes or -errno): what was not said to be written may be there or not, now and later. */
 void oracle_write_end(unsigned file, unsigned id, int64_t ret);
+/* A call that grew the file and failed may have left any size on the way. */
+void oracle_size_is_vague(unsigned file);
 unsigned oracle_truncate_begin(unsigned file, uint64_t size);
 void oracle_truncate_end(unsigned file, unsigned id, int ret);
 /*

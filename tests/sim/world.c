@@ -111,6 +111,9 @@ static void write_as(const struct op *op, struct iomap_file *file, unsigned char
 	oracle_pattern(id, pos, buf, op->len);
 	nr = iovecs(op, buf, op->len, iov);
 	ret = iomap_pwritev2(file, iov, nr, (off_t)(flags & IOMAP_RWF_APPEND ? 0 : pos), flags);
+	/* What was copied, and then could not be written out, stays in the cache and counts for the size. */
+	if (ret != (ssize_t)op->len && (op->flags & (IOMAP_RWF_DIRECT | IOMAP_RWF_WRITETHROUGH)))
+		oracle_size_is_vague(f);
 	oracle_write_end(f, id, ret);
 	if (ret == (ssize_t)op->len)
 		return;
@@ -916,7 +919,7 @@ void world_run(const struct world_spec *spec, struct world_result *out)
 	if (spec->power_off_at)
 		w.plan.power_off_at = spec->power_off_at;
 	run.power_off_at = w.plan.power_off_at;
-	run.max_steps = w.plan.idle_end ? MAX_STEPS_IDLE : MAX_STEPS;
+	run.max_steps = w.plan.idle_end || w.plan.faults ? MAX_STEPS_IDLE : MAX_STEPS;
 	for (unsigned i = 0; i < SIM_FAULTS; i++) {
 		run.fail_nth[i] = spec->fail_nth[i];
 		run.fail_chance[i] = w.plan.fail_chance[i];
