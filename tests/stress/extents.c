@@ -10,6 +10,7 @@
 #include <linux/falloc.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "call.h"
 #include "extfs.h"
 #include "rig.h"
@@ -196,7 +197,7 @@ static void fsync_and_drop(struct er *er)
 
 static void prealloc(struct er *er, uint64_t pos, uint64_t len)
 {
-	CHECK_EQ(extfs_ops.fallocate(er->inode, FALLOC_FL_KEEP_SIZE, pos, len), 0);
+	CHECK_EQ(iomap_fallocate(er->file, FALLOC_FL_KEEP_SIZE, (off_t)pos, (off_t)len), 0);
 }
 
 static struct extfs_stat fs_stat(struct er *er)
@@ -652,7 +653,105 @@ static void the_second_half_of_a_block_joins_the_first(void)
 	er_down(&er);
 }
 
-/* C19, with the tail of the block unwritten on the device */
+/* C07 */
+static void holes_are_found_between_dirty_blocks_over_unwritten_ones(void)
+{
+	static const struct { int whence; off_t pos, want; } seeks[] = {
+		{ SEEK_DATA, 0, 16384 }, { SEEK_HOLE, 16384, 20480 }, { SEEK_DATA, 20480, 49152 }, { SEEK_HOLE, 49152, 53248 },
+		{ SEEK_DATA, 53248, -ENXIO },
+	};
+	struct er er;
+
+	er_init(&er);
+	er_up(&er);
+	CHECK_EQ(iomap_fallocate(er.file, 0, 0, 65536), 0);
+	CHECK_EQ(iomap_lseek(er.file, 0, SEEK_DATA), -ENXIO);
+	er_write(&er, 16384, 4096, 'A');
+	er_write(&er, 49152, 1, 'B');
+	for (unsigned pass = 0; pass < 2; pass++) {
+		for (unsigned i = 0; i < sizeof(seeks) / sizeof(seeks[0]); i++)
+			CHECK_EQ(iomap_lseek(er.file, seeks[i].pos, seeks[i].whence), seeks[i].want);
+		CHECK_EQ(iomap_fsync(er.file), 0);
+	}
+	er_down(&er);
+}
+
+/* C19 */
+static void a_cut_into_what_is_dirty_over_unwritten_blocks_and_a_punch_behind_it(void)
+{
+	for (unsigned synced = 0; synced < 2; synced++) {
+		unsigned char buf[4096];
+		struct er er;
+
+		er_init(&er);
+		er_up(&er);
+		prealloc(&er, 0, 4096);
+		er_write(&er, 0, 4096, 'W');
+		if (synced)
+			CHECK_EQ(iomap_fsync(er.file), 0);
+		CHECK_EQ(iomap_ftruncate(er.file, 16), 0);
+		CHECK_EQ(iomap_fallocate(er.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 16, 16), 0);
+		CHECK_EQ(iomap_cache_drop(er.cache), 0);
+		CHECK_EQ(iomap_pread(er.file, buf, 4096, 0), 16);
+		CHECK_BYTES(buf, 16, 'W');
+		CHECK_EQ(iomap_ftruncate(er.file, 4096), 0);
+		for (unsigned pass = 0; pass < 2; pass++) {
+			er_expect(&er, 0, 16, 'W');
+			er_expect(&er, 16, 4080, 0);
+			CHECK_EQ(iomap_fsync(er.file), 0);
+			er_remount(&er);
+		}
+		CHECK_EQ(iomap_ftruncate(er.file, 0), 0);
+		prealloc(&er, 0x35870, 0xa790);
+		er_write(&er, 0x2aa50, 0xc37f, 'W');
+		if (synced)
+			CHECK_EQ(iomap_fsync(er.file), 0);
+		CHECK_EQ(iomap_ftruncate(er.file, 0x36dcd), 0);
+		CHECK_EQ(iomap_fallocate(er.file, FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE, 0x35849, 0x1584), 0);
+		CHECK_EQ(iomap_size(er.file), 0x36dcd);
+		er_expect(&er, 0x361c8, 0xc05, 0);
+		fsync_and_drop(&er);
+		er_expect(&er, 0x361c8, 0xc05, 0);
+		er_expect(&er, 0x2aa50, 0x35849 - 0x2aa50, 'W');
+		er_down(&er);
+	}
+}
+
+/* C48: what the device held before is not seen where a direct write failed; under the rule that keeps dirty bytes, once they are given up */
+static void old_contents_of_blocks_are_never_seen(void)
+{
+	unsigned char *buf = aligned_alloc(4096, 1048576);
+	struct iovec iov = { buf, 1048576 };
+
+	CHECK(buf);
+	for (enum iomap_error_policy policy = IOMAP_ERROR_KEEP_DIRTY; policy <= IOMAP_ERROR_DROP; policy++) {
+		struct er er;
+
+		er_init(&er);
+		er.params.error_policy = policy;
+		er_up(&er);
+		CHECK_EQ(iomap_fallocate(er.file, 0, 0, 1048576), 0);
+		er_write(&er, 262144, 1, 'c');
+		CHECK_EQ(iomap_fsync(er.file), 0);
+		t_hold_fail(er.hold, T_HOLD_WRITE, 0, 0, EIO);
+		memset(buf, 'c', 1048576);
+		CHECK_EQ(iomap_pwritev2(er.file, &iov, 1, 0, IOMAP_RWF_DIRECT), -EIO);
+		t_hold_heal(er.hold);
+		CHECK_EQ(iomap_resolve(er.file, 0, 0, IOMAP_RESOLVE_DISCARD), 0);
+		CHECK_EQ(iomap_fsync(er.file), policy == IOMAP_ERROR_DROP ? -EIO : 0);
+		CHECK_EQ(iomap_cache_drop(er.cache), 0);
+		for (unsigned pass = 0; pass < 2; pass++) {
+			er_expect(&er, 0, 262144, 0);
+			er_expect(&er, 262144, 1, 'c');
+			er_expect(&er, 262145, 1048576 - 262145, 0);
+			if (!pass)
+				er_remount(&er);
+		}
+		er_down(&er);
+	}
+	free(buf);
+}
+
 static void a_fresh_block_is_zeros_but_for_what_was_written(void)
 {
 	static const unsigned ways[] = { 0, EXTFS_EARLY, EXTFS_EARLY_NEW, EXTFS_ALWAYS_COW, EXTFS_ALWAYS_COW | EXTFS_COW_UNWRITTEN };
@@ -974,6 +1073,9 @@ static const struct t_run_case cases[] = {
 	T_RUN(zeroing_beyond_the_end_does_not_move_it),
 	T_RUN(syncs_beside_the_writer_leave_nothing_unwritten),
 	T_RUN(the_second_half_of_a_block_joins_the_first),
+	T_RUN(holes_are_found_between_dirty_blocks_over_unwritten_ones),
+	T_RUN(a_cut_into_what_is_dirty_over_unwritten_blocks_and_a_punch_behind_it),
+	T_RUN(old_contents_of_blocks_are_never_seen),
 	T_RUN(a_fresh_block_is_zeros_but_for_what_was_written),
 	T_RUN(a_direct_write_into_unwritten_blocks_is_seen_at_once),
 	T_RUN(blocks_are_in_flight_until_the_engine_has_settled_them),
