@@ -29,6 +29,7 @@ struct task {
 	uint64_t odd_bytes;                     /* dirtied, less than a unit */
 	const struct iomap_folio *last;         /* what it read last: using that again tells reclaim nothing */
 	bool internal;                          /* the library's own: cleans, so it is never throttled */
+	unsigned in_device;                     /* in a device's callback on behalf of writeback: the same holds for whoever it is */
 	_Atomic uint64_t stat[TASK_STATS];
 };
 
@@ -132,6 +133,12 @@ void cache_count_orphan(struct iomap_cache *cache, enum task_stat s, uint64_t n)
 /* First and last thing a thread of the library's own does. */
 void cache_thread_begin(struct iomap_cache *cache);
 void cache_thread_end(struct iomap_cache *cache);
+/* Around what writeback asks of a device, which may use other files of this cache for it. */
+struct device_call { struct task *task; unsigned locks; };
+struct device_call cache_device_begin(struct iomap_cache *cache);
+void cache_device_end(struct device_call call);
+/* It must neither be slowed down nor wait until somebody cleans. */
+static inline bool task_is_cleaning(const struct task *t) { return t && (t->internal || t->in_device); }
 uint64_t cache_task_sum(struct iomap_cache *cache, enum task_stat s);
 /* printf to the log hook; no short lock held. */
 __attribute__((format(printf, 3, 4))) void cache_log(struct iomap_cache *cache, int level, const char *fmt, ...);

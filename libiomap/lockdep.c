@@ -73,6 +73,8 @@ static void drop(struct lockdep_stack *s, struct lockdep_held *h)
 {
 	struct lockdep_held *last = &s->held[--s->nr];
 
+	if (h < &s->held[s->outer])
+		s->outer--;
 	for (; h < last; h++)
 		h[0] = h[1];
 }
@@ -86,6 +88,8 @@ void lockdep_acquire(enum lock_rank rank, const void *lock, uint64_t order, bool
 
 		if (h->lock == lock)
 			violation("same lock again", rank, lock, order, h);
+		if (i < s->outer && h->rank < LOCK_SHORT)
+			continue;
 		if (h->rank > rank)
 			violation("wrong order", rank, lock, order, h);
 		if (h->rank == rank && (rank != LOCK_FOLIO || h->order >= order))
@@ -128,6 +132,22 @@ void lockdep_assert_none_held(void)
 
 	if (s->nr)
 		complain("no lock may be held here", NULL, &s->held[s->nr - 1]);
+}
+
+unsigned lockdep_callback_begin(void)
+{
+	struct lockdep_stack *s = plat_lockdep_stack();
+	unsigned before = s->outer;
+
+	s->outer = s->nr;
+	return before;
+}
+
+void lockdep_callback_end(unsigned outer)
+{
+	struct lockdep_stack *s = plat_lockdep_stack();
+
+	s->outer = outer < s->nr ? outer : s->nr;
 }
 
 void might_sleep(void)

@@ -34,6 +34,7 @@ enum lock_rank {
 /* The locks one thread holds, oldest first. Lives as long as the thread; plat_lockdep_stack() finds it. */
 struct lockdep_stack {
 	unsigned nr;
+	unsigned outer;                         /* so many of them are those of the caller of a callback */
 	struct lockdep_held { const void *lock; uint64_t order; enum lock_rank rank; } held[LOCKDEP_MAX_HELD];
 };
 
@@ -47,6 +48,12 @@ void lockdep_assert_none_held(void);            /* no lock at all, of any rank *
  * adopted it by lockdep_acquire(..., try_only = true). Releasing what this thread does not hold is a bug.
  */
 void lockdep_forget(const void *lock);
+/*
+ * A device's callback begins that may use other files of the cache: their locks have nothing to do with those held now, since
+ * no device writes to a file that is stored on itself. Returns what to hand to lockdep_callback_end().
+ */
+unsigned lockdep_callback_begin(void);
+void lockdep_callback_end(unsigned outer);
 void might_sleep(void);
 const char *lockdep_rank_name(enum lock_rank rank);      /* for messages */
 #else
@@ -58,6 +65,8 @@ static inline void lockdep_release(const void *lock) { (void)lock; }
 static inline void lockdep_assert_held(const void *lock) { (void)lock; }
 static inline void lockdep_assert_none_held(void) { }
 static inline void lockdep_forget(const void *lock) { (void)lock; }
+static inline unsigned lockdep_callback_begin(void) { return 0; }
+static inline void lockdep_callback_end(unsigned outer) { (void)outer; }
 static inline void might_sleep(void) { }
 #endif
 

@@ -379,7 +379,7 @@ static int memory_short(struct mapping *m, unsigned order, bool may_wait)
 			return 0;
 		if (!order && arena_free_bytes(&cache->zone.arena) >= bytes)
 			return 0;       /* somebody else freed some */
-		if (!may_wait || (task && task->internal))
+		if (!may_wait || task_is_cleaning(task))
 			return -ENOMEM;
 		now = load_relaxed(&cache->sums.total[WB_WRITTEN]);
 		if (now != written) {   /* it moves */

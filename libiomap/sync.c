@@ -53,11 +53,14 @@ static int flush_once(struct inode *inode)
 {
 	uint64_t number = add_acq_rel(&inode->flushes_started, 1) + 1;
 	bool size = exchange_acq_rel(&inode->size_unflushed, false);
+	struct device_call call;
 	int ret;
 
 	rangeset_reserve(&inode->flushing, rangeset_count(&inode->unflushed));
 	rangeset_move(&inode->flushing, &inode->unflushed);
+	call = cache_device_begin(inode->cache);
 	ret = wb_flush(inode->wb, inode->device);
+	cache_device_end(call);
 	if (!ret) {
 		rangeset_remove(&inode->flushing, 0, UINT64_MAX);
 		inode->last_good_flush = number;

@@ -66,6 +66,22 @@ void cache_thread_end(struct iomap_cache *cache)
 	sub_acq_rel(&cache->nr_threads, 1);
 }
 
+struct device_call cache_device_begin(struct iomap_cache *cache)
+{
+	struct device_call call = { .task = cache_task(cache), .locks = lockdep_callback_begin() };
+
+	if (call.task)
+		call.task->in_device++;
+	return call;
+}
+
+void cache_device_end(struct device_call call)
+{
+	if (call.task)
+		call.task->in_device--;
+	lockdep_callback_end(call.locks);
+}
+
 uint64_t cache_task_sum(struct iomap_cache *cache, enum task_stat s)
 {
 	uint64_t sum;

@@ -229,7 +229,7 @@ int throttle_balance(struct iomap_cache *cache, struct wb *wb, struct task *task
 	struct throttle_task *t = &task->throttle;
 	uint64_t failed = wb_level(wb, WB_FAILED), leaked, limit;
 
-	if (task->internal)
+	if (task_is_cleaning(task))
 		return 0;
 	if (failed && failed * 2 >= load_relaxed(&cache->dirty_bytes) && load_relaxed(&wb->last_error))
 		return load_relaxed(&wb->last_error);

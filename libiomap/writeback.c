@@ -62,7 +62,10 @@ static bool given_up(const struct pass *p) { return load_relaxed(&p->inode->cach
 
 static void submit_queued(struct pass *p)
 {
+	struct device_call call = cache_device_begin(p->inode->cache);
+
 	wb_submit(p->inode->wb, p->inode->device, p->queued, p->nr_queued);
+	cache_device_end(call);
 	p->nr_queued = 0;
 }
 

@@ -56,13 +56,16 @@ struct iomap_device_ops {
 	/*
 	 * Starts @reqs[0 … n - 1], asynchronous, completed in any order. Returns how many it took, counted from the front: a
 	 * full queue takes fewer, and the rest is offered again after the next completion; or -errno where the first
-	 * cannot be taken ever. Never called under a short lock. Writeback's WRITE comes with no lock held: it may use other
-	 * files of this cache and is not throttled there. READ, and the WRITE of direct I/O, come with locks of their file
+	 * cannot be taken ever. Never called under a short lock. Writeback's WRITE may use other files of this
+	 * cache, stored elsewhere, and is not throttled there. READ, and the WRITE of direct I/O, come with locks of their file
 	 * held: no file of this cache then. A direct READ may be in flight beside a WRITE of the same bytes; what it returns
 	 * then is not used. Two WRITEs of the same bytes are never in flight together.
 	 */
 	int (*submit)(struct iomap_device *device, struct iomap_request **reqs, unsigned n);
-	/* All that was completed before this call is durable before done() of @req reports 0. On -errno, done() is not called. */
+	/*
+	 * All that was completed before this call is durable before done() of @req reports 0. On -errno, done() is not called. May use
+	 * other files as WRITE may.
+	 */
 	int (*flush)(struct iomap_device *device, struct iomap_request *req);
 	/* Cuts or extends (by zeros) to @size; NULL: the device has a fixed size. */
 	int (*set_size)(struct iomap_device *device, uint64_t size);

@@ -244,6 +244,66 @@ START_TEST(each_thread_has_its_own_list)
 }
 END_TEST
 
+static void lower_under_one_taken_in_the_callback(void)
+{
+	unsigned outer;
+
+	lockdep_acquire(LOCK_EXTEND, "outer extend", 0, false);
+	outer = lockdep_callback_begin();
+	lockdep_acquire(LOCK_EXTEND, "extend", 0, false);
+	lockdep_acquire(LOCK_INODE, "inode", 0, false);
+	lockdep_callback_end(outer);
+}
+
+static void lower_after_the_callback(void)
+{
+	lockdep_acquire(LOCK_EXTEND, "extend", 0, false);
+	lockdep_callback_end(lockdep_callback_begin());
+	lockdep_acquire(LOCK_INODE, "inode", 0, false);
+}
+
+static void the_same_lock_in_the_callback(void)
+{
+	lockdep_acquire(LOCK_EXTEND, "extend", 0, false);
+	lockdep_callback_begin();
+	lockdep_acquire(LOCK_EXTEND, "extend", 0, false);
+}
+
+static void under_a_short_lock_in_the_callback(void)
+{
+	lockdep_acquire(LOCK_TREE, "tree", 0, false);
+	lockdep_callback_begin();
+	lockdep_acquire(LOCK_INODE, "inode", 0, false);
+}
+
+START_TEST(a_callback_begins_anew_but_for_short_locks)
+{
+	unsigned first, second;
+
+	lockdep_acquire(LOCK_EXTEND, "extend", 0, false);
+	lockdep_acquire(LOCK_FLUSH, "flush", 0, false);
+	first = lockdep_callback_begin();
+	lockdep_acquire(LOCK_INODE, "other inode", 0, false);
+	second = lockdep_callback_begin();
+	lockdep_acquire(LOCK_APPEND, "third append", 0, false);
+	lockdep_release("third append");
+	lockdep_callback_end(second);
+	lockdep_release("flush");               /* as a completion may */
+	lockdep_acquire(LOCK_EXTEND, "other extend", 0, false);
+	lockdep_release("other extend");
+	lockdep_release("other inode");
+	lockdep_callback_end(first);
+	lockdep_assert_held("extend");
+	lockdep_release("extend");
+	lockdep_assert_none_held();
+	ck_assert(aborts(lower_under_one_taken_in_the_callback));
+	ck_assert_ptr_nonnull(strstr(complaint, "holding extend"));
+	ck_assert(aborts(lower_after_the_callback));
+	ck_assert(aborts(the_same_lock_in_the_callback));
+	ck_assert(aborts(under_a_short_lock_in_the_callback));
+}
+END_TEST
+
 static int one = 1;
 static void bug(void) { IOMAP_BUG_ON(one == 1); }
 
@@ -273,6 +333,7 @@ Suite *suite_lockdep(void)
 	tcase_add_test(tc, sleeping_under_a_short_lock_aborts);
 	tcase_add_test(tc, unlocking_a_mutex_that_is_not_held_aborts);
 	tcase_add_test(tc, each_thread_has_its_own_list);
+	tcase_add_test(tc, a_callback_begins_anew_but_for_short_locks);
 	tcase_add_test(tc, a_bug_prints_its_condition_and_place);
 #endif
 	return s;
