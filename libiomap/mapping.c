@@ -315,8 +315,10 @@ int mapping_create(struct mapping *m, pgoff_t index, unsigned order, unsigned fl
 				return -EEXIST;
 		}
 		ret = make(m, order, &f);
-		if (ret && order > m->min_order) {      /* a large run is worth evicting for, not waiting for */
-			bool again = !evicted && !m->ops->memory_short(m, order, false);
+		/* A large run is worth evicting for where memory is short anyway; where it is only in pieces, a smaller one does. */
+		if (ret && order > m->min_order) {
+			bool is_short = arena_free_bytes(&m->zone->arena) < 2 * m->low_bytes + (PAGE_BYTES << order);
+			bool again = is_short && !evicted && !m->ops->memory_short(m, order, false);
 
 			evicted = true;
 			if (again)
