@@ -73,7 +73,8 @@ static int make_wb(struct iomap_cache *cache, dev_t dev, struct iomap_device *de
 	if (device)
 		wb->device = device_get(device);
 	else
-		ret = aio_queue_create(cache->queue_depth * 2, &wb->aio);      /* as many reads beside the writes */
+		/* as many reads beside the writes */
+		ret = aio_queue_create((unsigned)min_u64(cache->queue_depth * UINT64_C(2), AIO_QUEUE_DEPTH_MAX), &wb->aio);
 	if (!ret)
 		ret = ioend_pool_init(wb);
 	mutex_lock(&cache->throttle.lock);

@@ -47,7 +47,6 @@
 #include "util.h"
 
 #define DEPTH_DEFAULT   128
-#define DEPTH_MAX       65536
 #define BLOCK_MIN       512
 #define BLOCK_MAX       65536
 #define MEM_ALIGN_MAX   4096
@@ -533,7 +532,7 @@ int aio_queue_create(unsigned depth, struct aio_queue **out)
 	struct mem mem;
 	int ret;
 
-	if (!depth || depth > DEPTH_MAX)
+	if (!depth || depth > AIO_QUEUE_DEPTH_MAX)
 		return -EINVAL;
 	mem_init_malloc(&mem);
 	struct aio_queue *q = mem_alloc(&mem, sizeof(*q));

@@ -75,6 +75,7 @@ static inline bool device_fixed_size(const struct iomap_device *dev) { return !d
  * what blocks.
  */
 struct aio_queue;
+#define AIO_QUEUE_DEPTH_MAX 65536U
 int  aio_queue_create(unsigned depth, struct aio_queue **out);
 struct aio_queue *aio_queue_get(struct aio_queue *q);
 void aio_queue_put(struct aio_queue *q);

@@ -15,6 +15,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <iomap/iomap.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -532,8 +533,13 @@ static unsigned entries(const char *dir)
 	return n;
 }
 
+/* C53 */
 START_TEST(a_queue_that_cannot_be_set_up_leaves_nothing_behind)
 {
+	struct iomap_cache_params params = IOMAP_CACHE_PARAMS_INIT;
+	unsigned char data[4096], back[4096];
+	struct iomap_cache *cache;
+	struct iomap_file *file;
 	struct aio_queue *q = NULL;
 
 	NEED_DIRECT();
@@ -554,6 +560,29 @@ START_TEST(a_queue_that_cannot_be_set_up_leaves_nothing_behind)
 	ck_assert_int_eq(aio_queue_create(128, &q), 0);
 	aio_queue_put(q);
 	ck_assert_uint_eq(entries("/proc/self/fd"), fds);
+
+	/* the whole of it: a cache whose queue is too deep opens no file, one of 128 does, and works */
+	params.memory_bytes = 1 << 20;
+	params.queue_depth = 65536;
+	ck_assert_int_eq(iomap_cache_create(&cache, &params), 0);
+	threads = entries("/proc/self/task"), fds = entries("/proc/self/fd");
+	inject.setup_error = -EAGAIN;
+	ck_assert_int_eq(iomap_open(cache, path, O_RDWR, 0, &file), -EAGAIN);
+	inject.setup_error = 0;
+	ck_assert_uint_eq(entries("/proc/self/task"), threads);
+	ck_assert_uint_eq(entries("/proc/self/fd"), fds);
+	ck_assert_int_eq(iomap_cache_destroy(cache), 0);
+	params.queue_depth = 128;
+	ck_assert_int_eq(iomap_cache_create(&cache, &params), 0);
+	ck_assert_int_eq(iomap_open(cache, path, O_RDWR, 0, &file), 0);
+	memset(data, 'A', sizeof(data));
+	ck_assert_int_eq(iomap_pwrite(file, data, sizeof(data), 0), 4096);
+	ck_assert_int_eq(iomap_fsync(file), 0);
+	ck_assert_int_eq(iomap_cache_drop(cache), 0);
+	ck_assert_int_eq(iomap_pread(file, back, sizeof(back), 0), 4096);
+	ck_assert_mem_eq(data, back, sizeof(data));
+	ck_assert_int_eq(iomap_close(file), 0);
+	ck_assert_int_eq(iomap_cache_destroy(cache), 0);
 }
 END_TEST
 
