@@ -231,6 +231,10 @@ static void free_cache(struct iomap_cache *cache)
 {
 	struct mem mem = cache->zone.mem;
 
+#ifdef IOMAP_DEBUG
+	for (unsigned i = 0; i < FILES_KEPT; i++)
+		mem_free(&mem, cache->closed[i], sizeof(*cache->closed[i]));
+#endif
 	if (cache->alive)
 		plat_alive_destroy(cache->alive);
 	mem_free(&mem, cache, sizeof(*cache));

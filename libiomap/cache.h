@@ -15,6 +15,7 @@
 #include "throttle-math.h"
 
 #define INODE_HASH 1024
+#define FILES_KEPT 64                           /* closed handles; checked builds only */
 
 /* Counts of events, one set a thread so that a hit writes no shared memory; summed when asked. */
 enum task_stat { TASK_HITS, TASK_MISSES, TASK_DIRTIED_BYTES, TASK_THROTTLED_NS, TASK_PAUSES, TASK_STATS };
@@ -87,6 +88,10 @@ struct iomap_cache {
 	struct list inodes[INODE_HASH];
 	struct list wbs;
 	uint64_t nr_handles, next_file_id;
+#ifdef IOMAP_DEBUG
+	struct iomap_file *closed[FILES_KEPT];  /* a ring */
+	unsigned next_closed;
+#endif
 	_Atomic bool abandoned;                 /* iomap_cache_abandon(): handles only answer -EBADF */
 	/* tasks */
 	struct tls_key task_key;

@@ -34,6 +34,7 @@ static int usable(const struct iomap_file *file)
 {
 	if (!file)
 		return -EINVAL;
+	file_check_open(file);
 	return cache_is_usable(file->cache) ? 0 : -EBADF;
 }
 

@@ -20,8 +20,13 @@ struct iomap_file {
 	/* error cursor */
 	struct mutex error_lock;                /* LOCK_LEAF */
 	uint32_t since;
+#ifdef IOMAP_DEBUG
+	_Atomic bool closed;                    /* kept for a while, so that who uses it again is found */
+#endif
 };
 
+/* Checked builds abort here if @file is one of the last FILES_KEPT that were closed in its cache. */
+void file_check_open(const struct iomap_file *file);
 /* What this handle has not yet been told of failed writes: KEEP_DIRTY: while a block is failed; DROP: once. */
 int file_write_error(struct iomap_file *file);
 

@@ -10,7 +10,9 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
+#include "bug.h"
 #include "buffered-write.h"
 #include "dontcache.h"
 #include "endio.h"
@@ -368,13 +370,46 @@ static void cancel_if_unlinked(struct inode *inode)
 	rwsem_unlock(&inode->rwsem);
 }
 
+void file_check_open(const struct iomap_file *file)
+{
+#ifdef IOMAP_DEBUG
+	char what[100];
+
+	if (!load_relaxed(&file->closed))
+		return;
+	snprintf(what, sizeof(what), "file handle %p is used after iomap_close()", (const void *)file);
+	bug_report(__FILE__, __LINE__, what);
+#else
+	(void)file;
+#endif
+}
+
+/* Memory that no handle needs any more; in checked builds that of an older one. */
+static struct iomap_file *retire(struct iomap_cache *cache, struct iomap_file *file)
+{
+#ifdef IOMAP_DEBUG
+	struct iomap_file **slot, *old;
+
+	store_relaxed(&file->closed, true);
+	mutex_lock(&cache->inode_lock);
+	slot = &cache->closed[cache->next_closed++ % FILES_KEPT];
+	old = *slot;
+	*slot = file;
+	mutex_unlock(&cache->inode_lock);
+	return old;
+#else
+	(void)cache;
+	return file;
+#endif
+}
+
 static void free_handle(struct iomap_file *file)
 {
 	struct iomap_cache *cache = file->cache;
 
 	readahead_fini(&file->ra);
 	mutex_fini(&file->error_lock);
-	mem_free(&cache->zone.mem, file, sizeof(*file));
+	mem_free(&cache->zone.mem, retire(cache, file), sizeof(*file));
 	cache_handle_closed(cache);
 }
 
@@ -385,6 +420,7 @@ int iomap_close(struct iomap_file *file)
 
 	if (!file)
 		return -EINVAL;
+	file_check_open(file);
 	if (!*file->cache->alive)
 		return -EBADF;          /* a forked child: the memory is its parent's business */
 	if (load_acquire(&file->cache->abandoned)) {

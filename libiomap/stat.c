@@ -136,6 +136,7 @@ int iomap_file_stat(struct iomap_file *file, struct iomap_file_stat *st, size_t 
 
 	if (!file || !st)
 		return -EINVAL;
+	file_check_open(file);
 	if (!cache_is_usable(file->cache))
 		return -EBADF;
 	mapping_check(&file->inode->mapping, &sums, why, sizeof(why));
