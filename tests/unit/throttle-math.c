@@ -495,6 +495,58 @@ START_TEST(debt_becomes_a_pause_or_is_carried_on)
 }
 END_TEST
 
+/*
+ * What a writer that owes @owed units at that level sleeps, were any sleep worth its while: shorter ones are owed on. @rate: of the
+ * device, and of each writer at the set point.
+ */
+static uint64_t pause_at(struct dirty_limits l, uint64_t dirty, uint64_t owed, uint64_t rate)
+{
+	struct wb_rate r = { .write_bw = rate, .avg_bw = rate, .dirty_ratelimit = rate, .balanced_ratelimit = rate };
+	struct pos_input in = {
+		.limits = l, .hard = dirty_hard_limit(l, l.thresh), .dirty = dirty, .wb_thresh = l.thresh, .wb_dirty = dirty,
+		.avg_bw = rate,
+	};
+	struct throttle_task t;
+	struct pause_targets targets;
+	uint64_t task_rate, pause;
+
+	if (dirty <= dirty_freerun(l))
+		return 0;
+	throttle_task_init(&t);
+	t.nr_dirtied = owed;
+	task_rate = wb_task_rate(&r, pos_ratio(&in));
+	targets = pause_targets(rate, rate, pause_max(rate, dirty), task_rate);
+	targets.min_ms = 0;
+	return throttle_decide(&t, owed, task_rate, &targets, false, 10000, &pause) == THROTTLE_SLEEP ? pause : 0;
+}
+
+/* C35, its part (d); background 8 MiB, hard limit 16 MiB */
+START_TEST(a_pause_never_shrinks_as_more_is_dirty)
+{
+	static const uint64_t rates[] = { 25600, 2560, 256, 100 }, debts[] = { 1, 8, 32, 128, 512, 4096 };
+	struct dirty_limits l = dirty_limits_from_bytes(16 << 20, 8 << 20);
+
+	ck_assert_uint_eq(l.thresh, 4096);
+	for (size_t r = 0; r < ARRAY_SIZE(rates); r++) {
+		for (size_t d = 0; d < ARRAY_SIZE(debts); d++) {
+			uint64_t before = 0;
+
+			for (uint64_t dirty = 3072; dirty <= 4096; dirty++) {
+				uint64_t pause = pause_at(l, dirty, debts[d], rates[r]);
+
+				ck_assert_msg(pause >= before, "owing %" PRIu64 " at %" PRIu64 " a second: %" PRIu64 " ms at %" PRIu64
+					      " units, %" PRIu64 " at one less", debts[d], rates[r], pause, dirty, before);
+				ck_assert_uint_le(pause, THROTTLE_PAUSE_MAX_MS);
+				before = pause;
+				if (dirty == 3072)
+					ck_assert_uint_eq(pause, 0);
+			}
+			ck_assert_uint_gt(before, 0);
+		}
+	}
+}
+END_TEST
+
 START_TEST(writers_over_their_device_limit_look_often)
 {
 	struct throttle_task t;
@@ -740,6 +792,7 @@ Suite *suite_throttle_math(void)
 	tcase_add_test(tc, longest_pause_never_lets_the_device_run_dry);
 	tcase_add_test(tc, pause_grows_with_writers_and_is_worth_its_look);
 	tcase_add_test(tc, debt_becomes_a_pause_or_is_carried_on);
+	tcase_add_test(tc, a_pause_never_shrinks_as_more_is_dirty);
 	tcase_add_test(tc, writers_over_their_device_limit_look_often);
 	tcase_add_test(tc, chunk_is_half_a_second_of_device_time);
 	suite_add_tcase(s, tc);

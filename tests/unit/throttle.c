@@ -11,6 +11,7 @@
 #include <string.h>
 #include "call.h"
 #include "file.h"
+#include "flusher.h"
 #include "rig.h"
 #include "throttle.h"
 
@@ -202,6 +203,58 @@ static void fill_up(uint64_t done)
 	ck_assert_uint_eq(pauses(), 0);
 }
 
+static int64_t write_y(void *file)
+{
+	unsigned char *y = malloc(262144);
+	ssize_t n = iomap_pwrite(file, memset(y, 'N', 262144), 262144, 0);
+
+	free(y);
+	return n;
+}
+
+/* C32: nobody writes anything back, so only the truncate can let the writer go */
+START_TEST(a_throttled_writer_goes_on_when_dirty_data_is_cancelled)
+{
+	struct t_hold *hold_y = t_hold_create(NULL);
+	struct iomap_file_params fp = IOMAP_FILE_PARAMS_INIT;
+	struct iomap_file *y;
+	struct iomap_cache_stat s;
+	struct t_call call;
+	uint64_t cut;
+
+	t_rig_init(&rig);
+	rig.params.dirty_bytes = MIB;
+	rig.params.dirty_background_bytes = MIB / 2;
+	t_rig_up(&rig);
+	fp.device = t_hold_device(hold_y);
+	ck_assert_int_eq(iomap_open_with(rig.cache, NULL, O_RDWR, 0, &fp, &y), 0);
+	flusher_stop_helpers(rig.cache);
+	flusher_stop(rig.file->inode->wb);
+	flusher_stop(y->inode->wb);
+	t_rig_write(&rig, 0, 983040, 'A');
+	t_call_fn(&call, write_y, y);
+	ck_assert(!T_WAIT(t_call_done(&call), 500));
+	ck_assert_uint_ge(t_rig_stat(&rig).throttle_pauses, 1);
+	ck_assert_uint_eq(t_rig_stat(&rig).writeback_bytes, 0);
+	cut = t_run_now_ns();
+	ck_assert_int_eq(iomap_ftruncate(rig.file, 0), 0);
+	ck_assert(T_WAIT(t_call_done(&call), 1000));
+	ck_assert_uint_le(t_run_now_ns() - cut, 1000000000ULL * t_run_slow());
+	ck_assert_int_eq(t_call_wait(&call), 262144);
+	t_call_free(&call);
+	s = t_rig_stat(&rig);
+	ck_assert_uint_eq(s.dirty_bytes, 262144);
+	ck_assert_uint_eq(s.written_bytes, 0);
+	ck_assert_uint_eq(s.submitted_bytes, 0);
+	ck_assert_uint_eq(t_rig_io(&rig).write_ios, 0);
+	ck_assert_int_eq(iomap_fsync(y), 0);
+	ck_assert_int_eq(iomap_close(y), 0);
+	ck_assert_int_eq(iomap_device_close(fp.device), 0);
+	t_rig_down(&rig);
+	t_hold_free(hold_y);
+}
+END_TEST
+
 START_TEST(nowait_does_not_sleep_and_writes_nothing)
 {
 	uint64_t before;
@@ -377,6 +430,7 @@ Suite *suite_throttle(void)
 	tcase_add_test(tc, flusher_rests_up_to_background);
 	tcase_add_test(tc, writer_stops_at_the_hard_limit_holding_nothing);
 	tcase_add_test(tc, raised_limit_lets_a_stopped_writer_go);
+	tcase_add_test(tc, a_throttled_writer_goes_on_when_dirty_data_is_cancelled);
 	tcase_add_test(tc, nowait_does_not_sleep_and_writes_nothing);
 	tcase_add_test(tc, dead_device_answers_its_error);
 	tcase_add_test(tc, debts_are_counted_in_whole_units_and_no_byte_is_lost);
