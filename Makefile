@@ -207,7 +207,7 @@ ALONE := stress/readers
 RUN_PROGRAMS := $(if $(filter tsan,$(BUILD)),$(filter-out $(O)/tests/model/%,$(PROGRAMS)),$(PROGRAMS))
 # What measures rates runs alone, after the rest.
 RUN_ALONE := $(filter $(ALONE:%=$(O)/tests/%),$(RUN_PROGRAMS))
-RUN_SCRIPTS := $(if $(filter tsan sim,$(BUILD)),,tests/examples.sh tests/cowstore.sh) $(if $(filter sim,$(BUILD)),tests/sim.sh) $(if $(SHARED),tests/headers.sh tests/symbols.sh tests/plugin.sh tests/bench.sh) \
+RUN_SCRIPTS := $(if $(filter tsan sim,$(BUILD)),,tests/cases.sh) $(if $(filter tsan sim,$(BUILD)),,tests/examples.sh tests/cowstore.sh) $(if $(filter sim,$(BUILD)),tests/sim.sh) $(if $(SHARED),tests/headers.sh tests/symbols.sh tests/plugin.sh tests/bench.sh) \
 	$(if $(FIO),tests/fio.sh) $(if $(filter release,$(BUILD)),tests/installcheck.sh)
 
 check check-long: deps

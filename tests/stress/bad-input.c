@@ -357,6 +357,7 @@ static void a_file_of_fixed_size_keeps_it(void)
 	t_rig_down(&rig);
 }
 
+/* C89, where the file system's largest size is smaller */
 static void past_the_largest_size_is_efbig(void)
 {
 	uint64_t lo = 4096, hi = INT64_MAX;             /* lo can be a file's size, hi + 1 can not */
@@ -393,6 +394,16 @@ static void past_the_largest_size_is_efbig(void)
 	CHECK_EQ(iomap_fsync(file), 0);
 	CHECK_EQ(iomap_pread(file, page, 100, (off_t)lo - 10), 10);
 	CHECK_BYTES(page, 10, 'A');
+	memset(page, 'b', sizeof(page));
+	CHECK_EQ(iomap_pwrite(file, page, 2, (off_t)lo - 1), 1);
+	CHECK_EQ(iomap_pwrite(file, page, 1, (off_t)lo), -EFBIG);
+	CHECK_EQ(iomap_size(file), (off_t)lo);
+	CHECK_EQ(iomap_fsync(file), 0);
+	CHECK_EQ(iomap_cache_drop(cache), 0);
+	CHECK_EQ(iomap_pread(file, page, 10, (off_t)lo - 1), 1);
+	CHECK_EQ(page[0], 'b');
+	CHECK_EQ(iomap_ftruncate(file, 0), 0);
+	CHECK_EQ(iomap_size(file), 0);
 	CHECK_EQ(iomap_close(file), 0);
 	CHECK_EQ(iomap_cache_destroy(cache), 0);
 }
