@@ -256,6 +256,9 @@ START_TEST(exact_order_or_none)
 	for (unsigned i = 0; i < 64; i += 2)
 		drop(4096 + i);
 	ck_assert_int_eq(mapping_create(&m, 65536, 3, MAPPING_EXACT, &f), -ENOMEM);
+	ck_assert_uint_eq(nr_short, 0);         /* there is plenty, in pieces: nothing goes for it */
+	m.low_bytes = MEMORY;
+	ck_assert_int_eq(mapping_create(&m, 65536, 3, MAPPING_EXACT, &f), -ENOMEM);
 	ck_assert_uint_gt(nr_short, 0);
 	ck_assert_int_eq(mapping_create(&m, 65536, 3, 0, &f), 0);       /* a smaller one will do */
 	ck_assert_uint_eq(folio_order(f), 0);
