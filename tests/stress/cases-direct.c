@@ -17,7 +17,7 @@ struct direct_write {
 static int64_t direct_write(void *arg)
 {
 	const struct direct_write *w = arg;
-	struct iovec iov = { aligned_alloc(4096, 65536), w->len };
+	struct iovec iov = { aligned_alloc(4096, (w->len + 4095) / 4096 * 4096), w->len };
 	ssize_t n;
 
 	memset(iov.iov_base, w->byte, w->len);
@@ -177,6 +177,55 @@ static void buffered_reads_see_direct_writes_that_returned(void)
 	}
 }
 
+enum { SHARED_BYTES = 655360 };
+
+static void *read_shared(void *arg)
+{
+	struct loop *loop = arg;
+	unsigned char *buf = malloc(SHARED_BYTES);
+
+	while (!atomic_load(loop->stop)) {
+		loop->bad += iomap_pread(loop->file, buf, SHARED_BYTES, 0) != SHARED_BYTES;
+		loop->turns++;
+	}
+	free(buf);
+	return NULL;
+}
+
+/* C65; that readers see no half of a block is no_block_is_torn_whoever_reads_and_writes_it */
+static void a_direct_write_beside_many_readers_is_what_is_read_next(void)
+{
+	struct loop loops[4];
+	pthread_t threads[4];
+	_Atomic bool stop = false;
+	struct direct_write write;
+	struct t_rig rig;
+
+	t_rig_init(&rig);
+	rig.device_params.volatile_cache = false;
+	t_rig_up(&rig);
+	write = (struct direct_write) { rig.file, 0, SHARED_BYTES, 1, 0 };
+	CHECK_EQ(direct_write(&write), SHARED_BYTES);
+	memset(loops, 0, sizeof(loops));
+	for (unsigned i = 0; i < 4; i++) {
+		loops[i].file = rig.file;
+		loops[i].stop = &stop;
+		CHECK_EQ(pthread_create(&threads[i], NULL, read_shared, &loops[i]), 0);
+	}
+	for (unsigned k = 1; k <= rounds(200, 20000); k++) {
+		write.byte = (int)(1 + k % 255);
+		CHECK_EQ(direct_write(&write), SHARED_BYTES);
+		t_rig_expect(&rig, 0, SHARED_BYTES, write.byte);
+	}
+	stop = true;
+	for (unsigned i = 0; i < 4; i++) {
+		pthread_join(threads[i], NULL);
+		CHECK_EQ(loops[i].bad, 0);
+		CHECK_GE(loops[i].turns, 1);
+	}
+	t_rig_down(&rig);
+}
+
 static int64_t overwrite_direct(void *arg)
 {
 	struct direct_write write = { arg, 0, 65536, 'D', 0 };
@@ -272,6 +321,7 @@ static const struct t_run_case cases[] = {
 	T_RUN(a_failed_direct_write_leaves_preallocated_space_zero),
 	T_RUN(two_direct_appends_in_flight_do_not_share_a_place),
 	T_RUN(buffered_reads_see_direct_writes_that_returned),
+	T_RUN_FOR(a_direct_write_beside_many_readers_is_what_is_read_next, 60),
 	T_RUN_FOR(a_file_overwritten_direct_keeps_its_blocks, 60),
 	T_RUN(a_direct_write_above_4_gib_is_there),
 	T_RUN(a_null_buffer_is_efault_around_the_cache_too),
