@@ -70,6 +70,7 @@ enum mutant {
 	M_DIRECT_READ_TORN     = 62,    /* a direct read does not look whether writeback came in between */
 	M_DIRECT_NOT_UNFLUSHED = 63,    /* a direct write is not noted as waiting for a flush */
 	M_THROUGH_OTHERS       = 64,    /* a write-through write does not wait for its blocks in others' requests */
+	M_THROUGH_RETRIED      = 70,    /* a write-through write that failed returns 0 while others try its blocks again */
 	M_MAP_NOT_ASKED        = 65,    /* a mapping is believed without asking whether it still holds */
 	M_END_SKIPPED          = 66,    /* an iomap_begin() whose body failed gets no iomap_end() */
 	M_NEW_NOT_ZEROED       = 67,    /* the rest of a block allocated just now is read, not zeroed */

@@ -587,6 +587,12 @@ int writeback_through(struct inode *inode, uint64_t start, uint64_t end)
 	error = keep ? writeback_failed(inode, start, end) : own;
 	if (error && own)
 		error = own;
+	/* No block shows it, but somebody is at it again: only what has turned clean since is known to be written. */
+	at = start >> PAGE_SHIFT;
+	if (keep && own && !error && !MUTANT(M_THROUGH_RETRIED) && (f = mapping_next_busy(m, &at, last))) {
+		folio_put(m->zone, f);
+		error = own;
+	}
 	/* Under DROP a failed block does not show: where this pass did not carry all of them, the errors of others count. */
 	if (!keep && !error && p.submitted < end - start && load_acquire(&inode->write_failures) != failures)
 		error = load_relaxed(&inode->wb->last_error);

@@ -111,6 +111,7 @@ static void write_as(const struct op *op, struct iomap_file *file, unsigned char
 	oracle_pattern(id, pos, buf, op->len);
 	nr = iovecs(op, buf, op->len, iov);
 	ret = iomap_pwritev2(file, iov, nr, (off_t)(flags & IOMAP_RWF_APPEND ? 0 : pos), flags);
+	sim_trace("write %u returned %lld", id, (long long)ret);
 	/* What was copied, and then could not be written out, stays in the cache and counts for the size. */
 	if (ret != (ssize_t)op->len && (op->flags & (IOMAP_RWF_DIRECT | IOMAP_RWF_WRITETHROUGH)))
 		oracle_size_is_vague(f);
