@@ -575,7 +575,8 @@ static void no_block_is_torn_whoever_reads_and_writes_it(void)
 		{ DIRECT, true }, { 0, true }, { THROUGH, true }, { DIRECT, false }, { 0, false }, { DIRECT, false },
 	};
 
-	for (unsigned unstable = 0; unstable < 2; unstable++) {
+	/* That contents change while the device reads them is what UNSTABLE asks for: to a race checker it is a race. */
+	for (unsigned unstable = 0; unstable < (t_run_is_tsan() ? 1 : 2); unstable++) {
 		struct mixer mixers[8];
 		pthread_t threads[8];
 		_Atomic bool stop = false;
