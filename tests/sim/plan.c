@@ -229,8 +229,9 @@ static void with_dontcache(struct plan *p, struct sim_rng *r)
 		}
 	}
 	p->nothing_behind = share == 100;
-	for (unsigned i = 0; i < p->nr_ops; i++)        /* a read that meets a cut may leave the folio that it made to reclaim */
-		p->nothing_behind &= p->op[i].kind != OP_TRUNCATE;
+	/* What a cut or a punch makes clean, or takes away under a read, is left to reclaim. */
+	for (unsigned i = 0; i < p->nr_ops; i++)
+		p->nothing_behind &= p->op[i].kind != OP_TRUNCATE && p->op[i].kind < OP_HOLES;
 }
 
 /* In half of the seeds holes are made, filled and looked for; some of these kinds, so that they meet. */
