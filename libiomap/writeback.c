@@ -485,6 +485,23 @@ static void write_beyond(struct pass *p, uint64_t start, uint64_t end, uint64_t 
 		unsigned group = ifs_exclusive_blocks(f, &m->geom), gb = ifs_granule_blocks(f, &m->geom);
 		bool busy;
 
+		/*
+		 * What the open request was made of has perhaps been written behind since, in a granule that the cursor has passed: so it
+		 * goes, and the walk begins again from the device's new end, unless this run is what comes next.
+		 */
+		if (p->open && p->open->pos + p->open->len != pos + from * bs && !MUTANT(M_GRANULE_PASSED)) {
+			int error;
+
+			folio_unlock(m->zone, f);
+			folio_put(m->zone, f);
+			submit_all(p);
+			error = io_wait_for_all(&wait);
+			if (error && cursor > start && !p->error)
+				p->error = error;
+			if (!error)
+				cursor = 0;
+			continue;
+		}
 		/* An older request for one of these blocks must end first: it ends where the file ended then. */
 		if (ifs_any(f, &m->geom, IFS_INFLIGHT, from / group * group, (unsigned)round_up(to, group) - from / group * group)) {
 			folio_unlock(m->zone, f);
