@@ -465,7 +465,7 @@ int buffered_zero_steps(struct iomap_file *file, uint64_t pos, uint64_t end)
 			if (inode->mapped)      /* what is no data already is left alone */
 				ret = buffered_zero(inode, pos, len);
 			else
-				ret = write_step(inode, &from, pos, len, false);
+				ret = write_step(inode, &from, pos, len, 0);
 			if (inode->mapped && !ret)
 				ret = (ssize_t)len;
 			inode_touch(inode);

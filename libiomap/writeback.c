@@ -445,6 +445,19 @@ void writeback_settle_end(struct inode *inode)
 }
 
 /*
+ * The one request beyond the device's size has ended. Returns the cursor to go on from: if it is written, the device's end, which may
+ * lie in a block that is dirty again; else behind what failed. An error before @start is not the caller's.
+ */
+static uint64_t beyond_written(struct pass *p, uint64_t cursor, uint64_t start)
+{
+	int error = io_wait_for_all(p->wait);
+
+	if (error && cursor > start && !p->error)
+		p->error = error;
+	return error ? cursor : 0;
+}
+
+/*
  * What lies beyond the device's size, up to @end: in ascending order, each request alone. Runs that follow each other without
  * a gap share one. A run that fails, or failed before and must not be tried yet, is left behind: fsync tells of it, and those
  * after it are written all the same.
@@ -490,16 +503,10 @@ static void write_beyond(struct pass *p, uint64_t start, uint64_t end, uint64_t 
 		 * goes, and the walk begins again from the device's new end, unless this run is what comes next.
 		 */
 		if (p->open && p->open->pos + p->open->len != pos + from * bs && !MUTANT(M_GRANULE_PASSED)) {
-			int error;
-
 			folio_unlock(m->zone, f);
 			folio_put(m->zone, f);
 			submit_all(p);
-			error = io_wait_for_all(&wait);
-			if (error && cursor > start && !p->error)
-				p->error = error;
-			if (!error)
-				cursor = 0;
+			cursor = beyond_written(p, cursor, start);
 			continue;
 		}
 		/* An older request for one of these blocks must end first: it ends where the file ended then. */
@@ -522,14 +529,8 @@ static void write_beyond(struct pass *p, uint64_t start, uint64_t end, uint64_t 
 			to = (unsigned)((start - pos) / bs) > from ? (unsigned)((start - pos) / bs) : to;
 		cursor = pos + round_up(to, gb) * bs;   /* a granule is claimed as a whole, or not at all */
 		p->retry_failed = retry_failed && cursor > start;
-		if (claim_and_unlock(p, f, from, to, size, &busy) && !p->open) {
-			int error = io_wait_for_all(&wait);
-
-			if (error && cursor > start && !p->error)
-				p->error = error;
-			if (!error)
-				cursor = 0;     /* written: go on from the device's end, which may lie in a block that is dirty again */
-		}
+		if (claim_and_unlock(p, f, from, to, size, &busy) && !p->open)
+			cursor = beyond_written(p, cursor, start);
 		folio_put(m->zone, f);
 	}
 	submit_all(p);

@@ -40,12 +40,12 @@ if ! dd if=/dev/zero of="$dir/probe" bs=4096 count=1 oflag=direct 2> /dev/null; 
 	exit 77
 fi
 rm -f "$dir/probe"
-mkdir "$dir/work"
-awk '/^```c$/ {on = 1; n++; next} /^```/ {on = 0} on && n == 1' README.md > "$dir/work/hello.c"
+mkdir "$dir/try"
+awk '/^```c$/ {on = 1; n++; next} /^```/ {on = 0} on && n == 1' README.md > "$dir/try/hello.c"
 
-run_in() { (cd "$dir/work" && rm -f hello.bin && "$@" && [ "$(head -c 4 hello.bin)" = kept ]); }
+run_in() { (cd "$dir/try" && rm -f hello.bin && "$@" && [ "$(head -c 4 hello.bin)" = kept ]); }
 packages() { PKG_CONFIG_SYSROOT_DIR=$root PKG_CONFIG_PATH=$root$pkgconfigdir pkg-config "$@" libiomap; }
-compile() { (cd "$dir/work" && ${CC:-gcc} -std=c11 -Wall -Wextra -Werror -o "$@"); }
+compile() { (cd "$dir/try" && ${CC:-gcc} -std=c11 -Wall -Wextra -Werror -o "$@"); }
 
 # one set of paths: $1 a name, the rest variables for make; libdir, includedir, pkgconfigdir say where that must lead
 try() {
@@ -72,17 +72,17 @@ try() {
 	check "$name: SONAME" test $? = 0
 	none "$name: shared libraries that a program must name itself" "$(packages --libs | tr ' ' '\n' | grep '^-l' | grep -vx -- '-liomap')"
 
-	rm -f "$dir"/work/{shared,archive,static}
+	rm -f "$dir"/try/{shared,archive,static}
 	check "$name: compile, shared" compile shared hello.c $(packages --cflags --libs)
 	check "$name: run, shared" run_in env LD_LIBRARY_PATH="$root$libdir" ./shared
-	LD_LIBRARY_PATH=$root$libdir ldd "$dir/work/shared" | grep -F "libiomap.so.0 => $root$libdir/libiomap.so.0" > /dev/null
+	LD_LIBRARY_PATH=$root$libdir ldd "$dir/try/shared" | grep -F "libiomap.so.0 => $root$libdir/libiomap.so.0" > /dev/null
 	check "$name: the shared program has the installed library" test $? = 0
 	check "$name: compile, static library" compile archive hello.c $(packages --cflags --static --libs | sed 's/-liomap/-l:libiomap.a/')
 	check "$name: run, static library" run_in ./archive
-	none "$name: libiomap.so in a program with the static library" "$(ldd "$dir/work/archive" | grep libiomap)"
+	none "$name: libiomap.so in a program with the static library" "$(ldd "$dir/try/archive" | grep libiomap)"
 	check "$name: compile, all static" compile static -static hello.c $(packages --cflags --static --libs)
 	check "$name: run, all static" run_in ./static
-	none "$name: dynamic section in a static program" "$(readelf -d "$dir/work/static" | grep NEEDED)"
+	none "$name: dynamic section in a static program" "$(readelf -d "$dir/try/static" | grep NEEDED)"
 
 	check "$name: uninstall" make BUILD="${BUILD:-release}" O="$O" DESTDIR="$root" "$@" uninstall
 	none "$name: left behind or taken too much" "$(find "$root" | sort | diff "$dir/before" -)"
