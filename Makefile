@@ -103,7 +103,7 @@ suites := $(sort $(notdir $(basename $(wildcard tests/unit/*.c))))
 .DELETE_ON_ERROR:
 .SECONDARY:
 
-all: $(LIB) $(SHARED) $(EXAMPLES) $(COWSTORE) $(FIO) $(BENCH)
+all: $(if $(filter sim,$(BUILD)),$(O)/iomap-sim,$(LIB) $(SHARED) $(EXAMPLES) $(COWSTORE) $(FIO) $(BENCH))
 
 # --- the library ----------------------------------------------------------------------------------------------------------
 # Tests see the private headers, examples and benchmarks do not.

@@ -12,7 +12,13 @@
 #include <stdint.h>
 
 #ifdef IOMAP_SIM
-void sim_atomic_point(void);
+extern uint64_t sim_points_left;                /* until the scheduler looks */
+void sim_look(void);
+static inline void sim_atomic_point(void)
+{
+	if (--sim_points_left == 0)
+		sim_look();
+}
 #define ATOMIC_POINT() sim_atomic_point()
 #else
 #define ATOMIC_POINT() ((void)0)

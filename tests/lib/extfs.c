@@ -71,6 +71,7 @@ struct extfs {
 	struct mutex lock;
 	struct extfs_params p;
 	uint64_t nr_blocks, free, reserved, hint;       /* block 0 is nobody's */
+	uint64_t fresh;                 /* no block from here on was ever taken */
 	uint16_t *refs;
 	struct extfs_file file[EXTFS_FILES];
 	struct call call[OPEN_MOST];
@@ -176,6 +177,8 @@ static uint64_t take_blocks(struct extfs *fs, uint64_t wanted, uint64_t *got)
 	while (n < wanted && at + n < fs->nr_blocks && !fs->refs[at + n] &&
 	       !(n && fs->p.boundary && (at + n) % fs->p.boundary == 0))
 		fs->refs[at + n++] = 1;
+	for (; fs->fresh < at + n; fs->fresh++)
+		poison(fs, fs->fresh);
 	fs->free -= n;
 	fs->hint = at + n + (fs->p.extent_max ? random_below(fs, 3) : 0);
 	*got = n;
@@ -1138,9 +1141,8 @@ struct extfs *extfs_create(const struct extfs_params *params)
 		return NULL;
 	}
 	fs->refs[0] = 1;
+	fs->fresh = 1;
 	mutex_init(&fs->lock, LOCK_LEAF);
-	for (uint64_t at = 1; at < fs->nr_blocks; at++)
-		poison(fs, at);
 	return fs;
 }
 

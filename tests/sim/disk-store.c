@@ -36,6 +36,7 @@ struct disk_unit {
 	uint64_t index;
 	bool allocated;                 /* has space */
 	bool written;                   /* and is no hole for lseek(): it was written, not only reserved */
+	bool settled;                   /* the newest version of each sector is durable: no flush need look */
 	struct disk_version *newest[SECTORS];
 };
 
@@ -218,10 +219,11 @@ static void copy_out(const struct disk_version *v, unsigned off, void *buf, unsi
 		memcpy(buf, v->data + off, len);
 }
 
-static struct disk_version *push(struct disk_store *s, struct disk_version **newest, uint64_t id)
+static struct disk_version *push(struct disk_store *s, struct disk_unit *u, struct disk_version **newest, uint64_t id)
 {
 	struct disk_version *v = version_get(s->pool);
 
+	u->settled = false;
 	v->older = *newest;
 	v->id = id;
 	v->durable = v->zeros = v->forsaken = false;
@@ -235,7 +237,7 @@ void store_write(struct disk_store *s, uint64_t pos, const void *data, unsigned 
 	struct disk_version **newest = &u->newest[pos % DISK_UNIT / SIM_SECTOR];
 	const struct disk_version *old = *newest;
 	unsigned off = (unsigned)(pos % SIM_SECTOR);
-	struct disk_version *v = push(s, newest, id);
+	struct disk_version *v = push(s, u, newest, id);
 
 	give_space(s, u);
 	if (len < SIM_SECTOR)
@@ -263,7 +265,7 @@ void store_read(struct disk_store *s, uint64_t pos, void *buf, uint64_t len)
 }
 
 /* Bytes [@from, @to) of one sector. */
-static void zero_in_sector(struct disk_store *s, struct disk_version **newest, unsigned from, unsigned to,
+static void zero_in_sector(struct disk_store *s, struct disk_unit *u, struct disk_version **newest, unsigned from, unsigned to,
 			   uint64_t id)
 {
 	const struct disk_version *old = *newest;
@@ -271,7 +273,7 @@ static void zero_in_sector(struct disk_store *s, struct disk_version **newest, u
 	if (holds_zeros(old))
 		return;
 
-	struct disk_version *v = push(s, newest, id);
+	struct disk_version *v = push(s, u, newest, id);
 
 	v->zeros = from == 0 && to == SIM_SECTOR;
 	if (!v->zeros) {
@@ -291,7 +293,7 @@ void store_zero(struct disk_store *s, uint64_t pos, uint64_t end, uint64_t id)
 			unsigned to = (unsigned)(min_u64(max_u64(end, start), start + SIM_SECTOR) - start);
 
 			if (from < to)
-				zero_in_sector(s, &u->newest[k], from, to, id);
+				zero_in_sector(s, u, &u->newest[k], from, to, id);
 		}
 		if (u->index >= end / DISK_UNIT)
 			break;
@@ -363,13 +365,22 @@ static void flush_sector(struct disk_store *s, struct disk_version *v, const str
 	v->older = NULL;
 }
 
+static void flush_unit(struct disk_store *s, struct disk_unit *u, const struct disk_cover *c)
+{
+	u->settled = true;
+	for (unsigned k = 0; k < SECTORS; k++) {
+		flush_sector(s, u->newest[k], c);
+		u->settled &= !u->newest[k] || u->newest[k]->durable;
+	}
+}
+
 void store_flush(struct disk_store *s, const struct disk_cover *c)
 {
 	unsigned n = s->nr_sizes;
 
 	for (unsigned i = 0; i < s->nr_units; i++)
-		for (unsigned k = 0; k < SECTORS; k++)
-			flush_sector(s, s->units[i]->newest[k], c);
+		if (!s->units[i]->settled)
+			flush_unit(s, s->units[i], c);
 	while (n && !covers(c, s->sizes[n - 1].id))
 		n--;
 	if (!n)
@@ -418,8 +429,8 @@ uint64_t store_image(struct disk_store *s, enum disk_crash how, struct sim_rng *
 
 		size = which ? s->sizes[which - 1].size : s->durable_size;
 	}
-	memset(buf, 0, max);
 	max = min_u64(max, size);
+	memset(buf, 0, max);
 	for (unsigned i = 0; i < s->nr_units && s->units[i]->index * DISK_UNIT < max; i++) {
 		for (unsigned k = 0; k < SECTORS; k++) {
 			uint64_t pos = s->units[i]->index * DISK_UNIT + k * SIM_SECTOR;

@@ -12,9 +12,6 @@
 #include "sched.h"
 #include "util.h"
 
-void sim_atomic_point(void) { sim_point(); }
-
-
 /* --- locks ------------------------------------------------------------------------------------------------ */
 
 struct lockdep_stack *plat_lockdep_stack(void) { return sim_local(sim_self())->locks; }

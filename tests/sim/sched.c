@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include "atomic.h"
 #include "sched.h"
 
 #define STACK_BYTES     (256u << 10)
@@ -60,8 +61,8 @@ static struct {
 	unsigned nr_ready, nr_alive, nr_waited_for, next_id;
 	void *main_sp;
 	uint64_t now;
-	uint64_t until_switch;          /* points left */
-	uint64_t block_end;             /* step at which until_switch runs out */
+	uint64_t block_end;             /* step at which the points left run out */
+	uint64_t parked;                /* points left while frozen */
 	struct sim_rng rng, faults;
 	/* strategy */
 	bool by_priority;
@@ -69,8 +70,14 @@ static struct {
 	bool time_jumps;
 	uint64_t change_at[PCT_MOST];   /* ascending; NEVER: used up */
 	int64_t lowest;
-	unsigned frozen;
+	bool frozen;
 } sim;
+
+/*
+ * Points until look(): all that a point costs is to count it down. So steps are not counted, but are what block_end is
+ * ahead of it. While frozen, and outside of a world, it is so many that they never run out.
+ */
+uint64_t sim_points_left = NEVER;
 
 static struct sim_thread threads[SIM_THREADS];
 static struct lockdep_stack outside_locks;
@@ -102,6 +109,8 @@ uint64_t sim_below(struct sim_rng *r, uint64_t n)
 {
 	return n ? (uint64_t)(((unsigned __int128)sim_rng_next(r) * n) >> 64) : 0;
 }
+
+static uint64_t steps(void) { return sim.block_end - (sim.frozen ? sim.parked : sim_points_left); }
 
 /* --- switching -------------------------------------------------------------------------------------------- */
 
@@ -155,7 +164,7 @@ static void go_to(struct sim_thread *t)
 		return;
 	sim.current = t;
 	sim.out->switches++;
-	sim_hash(sim.out->steps << 8 | t->id);
+	sim_hash(steps() << 8 | t->id);
 	sim_switch_stack(&from->sp, t->sp);
 }
 
@@ -165,9 +174,9 @@ static void make_ready(struct sim_thread *t)
 	t->when_ns = NEVER;
 	sim.ready[sim.nr_ready++] = t;
 	/* Somebody more important must run at the next point. */
-	if (sim.by_priority && sim.current && t->priority > sim.current->priority && sim.until_switch > 1) {
-		sim.block_end -= sim.until_switch - 1;
-		sim.until_switch = 1;
+	if (sim.by_priority && sim.current && !sim.frozen && t->priority > sim.current->priority && sim_points_left > 1) {
+		sim.block_end -= sim_points_left - 1;
+		sim_points_left = 1;
 	}
 }
 
@@ -231,20 +240,20 @@ static struct sim_thread *pick(void)
 /* How many points until the scheduler looks again. */
 static void plan(void)
 {
-	uint64_t n;
+	uint64_t n, now = steps();
 
 	if (sim.by_priority) {
 		n = FAIR_STEPS;
 		for (unsigned i = 0; i < PCT_MOST; i++)
-			if (sim.change_at[i] != NEVER && sim.change_at[i] - sim.out->steps < n)
-				n = sim.change_at[i] - sim.out->steps;
+			if (sim.change_at[i] != NEVER && sim.change_at[i] - now < n)
+				n = sim.change_at[i] - now;
 	} else {
 		n = 1 + sim_below(&sim.rng, 2 * sim.mean - 1);
 	}
-	if (sim.run.power_off_at > sim.out->steps && sim.run.power_off_at - sim.out->steps < n)
-		n = sim.run.power_off_at - sim.out->steps;
-	sim.until_switch = n ? n : 1;
-	sim.block_end = sim.out->steps + sim.until_switch;
+	if (sim.run.power_off_at > now && sim.run.power_off_at - now < n)
+		n = sim.run.power_off_at - now;
+	sim_points_left = n ? n : 1;
+	sim.block_end = now + sim_points_left;
 }
 
 /* The current thread waits or has ended: somebody else. */
@@ -257,26 +266,25 @@ static void run_another(void)
 	go_to(pick());
 }
 
-static void look(void)
+void sim_look(void)
 {
-	uint64_t steps = sim.out->steps;
+	uint64_t now = steps();
 
-	if (sim.run.power_off_at && steps >= sim.run.power_off_at)
+	if (sim.run.power_off_at && now >= sim.run.power_off_at)
 		leave(SIM_POWER_OFF);
-	if (steps >= sim.run.max_steps)
-		sim_fail("livelock: %llu steps and no end", (unsigned long long)steps);
+	if (now >= sim.run.max_steps)
+		sim_fail("livelock: %llu steps and no end", (unsigned long long)now);
 	if (sim.by_priority) {
 		bool changed = false;
 
 		for (unsigned i = 0; i < PCT_MOST; i++) {
-			if (sim.change_at[i] <= steps) {
+			if (sim.change_at[i] <= now) {
 				sim.change_at[i] = NEVER;
 				changed = true;
 			}
 		}
-		if (changed || sim.until_switch == 0)
-			if (changed || pick() == sim.current)
-				sim.current->priority = --sim.lowest;
+		if (changed || pick() == sim.current)
+			sim.current->priority = --sim.lowest;
 	}
 	if (sim.time_jumps && sim_below(&sim.rng, 512) == 0)
 		advance_time(JUMP_NS);
@@ -284,14 +292,7 @@ static void look(void)
 	go_to(pick());
 }
 
-void sim_point(void)
-{
-	if (!sim.current || sim.frozen)
-		return;
-	sim.out->steps++;
-	if (--sim.until_switch == 0)
-		look();
-}
+void sim_point(void) { sim_atomic_point(); }
 
 void sim_yield(void)
 {
@@ -299,11 +300,11 @@ void sim_yield(void)
 		return;
 	if (sim.frozen)
 		sim_fail("a checker spins");
-	sim.out->steps++;
-	if (sim.run.power_off_at && sim.out->steps >= sim.run.power_off_at)
+	sim.block_end++;                /* one step more */
+	if (sim.run.power_off_at && steps() >= sim.run.power_off_at)
 		leave(SIM_POWER_OFF);
-	if (sim.out->steps >= sim.run.max_steps)
-		sim_fail("livelock: %llu steps and no end", (unsigned long long)sim.out->steps);
+	if (steps() >= sim.run.max_steps)
+		sim_fail("livelock: %llu steps and no end", (unsigned long long)steps());
 	if (sim.nr_ready == 1)
 		advance_time(NEVER);
 	sim.current->priority = --sim.lowest;
@@ -419,7 +420,7 @@ bool sim_wait_until(struct sim_queue *q, const char *why, const void *what, uint
 		q->tail = t;
 	}
 	make_unready(t);
-	sim.out->steps++;
+	sim.block_end++;                /* one step more */
 	run_another();
 	return !t->timed_out;
 }
@@ -541,7 +542,7 @@ void sim_trace(const char *fmt, ...)
 
 	if (!sim.run.trace)
 		return;
-	printf("%9llu %10.3f ms  %2u %-15s ", (unsigned long long)sim.out->steps, (double)(sim.now - START_NS) / 1e6,
+	printf("%9llu %10.3f ms  %2u %-15s ", (unsigned long long)steps(), (double)(sim.now - START_NS) / 1e6,
 	       sim.current ? sim.current->id : 0, sim.current ? sim.current->name : "-");
 	va_start(ap, fmt);
 	vprintf(fmt, ap);
@@ -557,8 +558,20 @@ void sim_hash(uint64_t what)
 	sim.out->hash ^= sim.out->hash >> 29;
 }
 
-void sim_freeze(void) { sim.frozen++; }
-void sim_thaw(void) { sim.frozen--; }
+void sim_freeze(void)
+{
+	if (sim.frozen)
+		sim_fail("frozen twice");
+	sim.parked = sim_points_left;
+	sim_points_left = NEVER;
+	sim.frozen = true;
+}
+
+void sim_thaw(void)
+{
+	sim.frozen = false;
+	sim_points_left = sim.parked;
+}
 
 bool sim_others_hold_short_locks(void)
 {
@@ -578,7 +591,7 @@ bool sim_fault(enum sim_fault what)
 	uint64_t n = ++sim.out->events[what];
 	bool fail = run->fail_nth[what] == n;
 
-	if (!fail && run->fail_chance[what] && sim.out->steps >= run->fail_after)
+	if (!fail && run->fail_chance[what] && steps() >= run->fail_after)
 		fail = sim_chance(&sim.faults, run->fail_chance[what], 1024);
 	if (fail && !sim.frozen) {
 		sim.out->faults++;
@@ -630,9 +643,14 @@ void sim_run(const struct sim_run *run, void (*fn)(void *arg), void *arg, struct
 	heap_is_on = true;
 	outside_locks.nr = 0;
 	sim_spawn("main", fn, arg, false);
+	sim.block_end = sim_points_left;        /* no step yet */
 	plan();
 	sim.current = sim.ready[0];
 	sim_switch_stack(&sim.main_sp, sim.current->sp);
 	sim.current = NULL;
+	out->steps = steps();
+	sim.parked = sim_points_left;
+	sim_points_left = NEVER;
+	sim.frozen = true;
 	heap_is_on = false;
 }
