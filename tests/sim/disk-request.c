@@ -245,7 +245,7 @@ static int64_t run_write(struct disk_request *r)
 {
 	struct disk_store *s = &r->file->store;
 	struct cursor c = { r->iov, 0 };
-	uint64_t bytes;
+	uint64_t bytes, old = s->size;
 	int err = decide(r, r->len, &bytes);
 
 	store_allocate(s, r->pos, bytes);       /* first, so that there is space to the end */
@@ -258,6 +258,7 @@ static int64_t run_write(struct disk_request *r)
 		return err;
 	}
 	store_grow(s, r->pos + bytes, r->id);
+	disk_grown(r->file, old);
 	return (int64_t)bytes;
 }
 

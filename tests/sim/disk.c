@@ -152,6 +152,12 @@ void disk_enter(struct disk_file *f)
 		sim_wait(&f->turn, "a truncation of the file", f);
 }
 
+void disk_grown(const struct disk_file *f, uint64_t from)
+{
+	if (f->store.size > from && disk->params.grown)
+		disk->params.grown(f->nr, from, f->store.size);
+}
+
 bool disk_no_space(uint64_t units)
 {
 	const struct sim_disk_params *p = &disk->params;
@@ -198,10 +204,13 @@ static void leave_alone(struct disk_file *f)
 
 static void truncate_alone(struct disk_file *f, uint64_t size)
 {
+	uint64_t old;
+
 	enter_alone(f);
-	sim_trace("disk: truncate f%u %llu -> %llu", f->nr, (unsigned long long)f->store.size,
-		  (unsigned long long)size);
+	old = f->store.size;
+	sim_trace("disk: truncate f%u %llu -> %llu", f->nr, (unsigned long long)old, (unsigned long long)size);
 	store_truncate(&f->store, size, ++disk->last_id);
+	disk_grown(f, old);
 	leave_alone(f);
 }
 

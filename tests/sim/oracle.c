@@ -741,6 +741,22 @@ static bool was_cut(const struct ofile *f, uint64_t pos)
 	return false;
 }
 
+const char *oracle_check_growth(unsigned file, const unsigned char *image, uint64_t from, uint64_t to)
+{
+	static char why[256];
+	const struct ofile *f = &files[file];
+
+	for (uint64_t at = from, next; !f->errors && at < to; at = next) {
+		next = (at / 512 + 1) * 512 < to ? (at / 512 + 1) * 512 : to;
+		if (is_pattern(0, at, image + at, (size_t)(next - at)) && !was_zeros(f, at) && !was_cut(f, at)) {
+			snprintf(why, sizeof(why), "the process, killed now, leaves file %u with size %llu over bytes nobody wrote, "
+				 "in [%llu, %llu)", file, (unsigned long long)to, (unsigned long long)at, (unsigned long long)next);
+			return why;
+		}
+	}
+	return NULL;
+}
+
 const char *oracle_check_image(unsigned file, const unsigned char *image, uint64_t size, bool killed, bool faults)
 {
 	static char why[2048];
@@ -770,14 +786,5 @@ const char *oracle_check_image(unsigned file, const unsigned char *image, uint64
 			 (unsigned long long)size, (unsigned long long)wrong, (unsigned long long)next, what);
 		return why;
 	}
-	for (uint64_t at = 0; killed && !faults && !f->errors && at < size; at += 512) {
-		uint64_t next = at + 512 < size ? at + 512 : size;
-
-		if (is_pattern(0, at, image + at, (size_t)(next - at)) && !was_zeros(f, at) && !was_cut(f, at)) {
-			snprintf(why, sizeof(why), "the killed process left file %u with size %llu over bytes nobody wrote, in "
-				 "[%llu, %llu)", file, (unsigned long long)size, (unsigned long long)at, (unsigned long long)next);
-			return why;
-		}
-	}
-	return NULL;
+	return killed && !faults ? oracle_check_growth(file, image, 0, size) : NULL;
 }

@@ -68,6 +68,11 @@ void oracle_sync_range_end(unsigned file, uint64_t since, uint64_t pos, uint64_t
  * size is one that nobody wrote. @faults: writes may have failed half way. NULL, or what is wrong with it. All operations under way count as begun.
  */
 const char *oracle_check_image(unsigned file, const unsigned char *image, uint64_t size, bool killed, bool faults);
+/*
+ * The file on the disk grew from @from to @to, and holds @image: if the process died now, would that show bytes nobody wrote? Only where
+ * nothing has failed. NULL, or where.
+ */
+const char *oracle_check_growth(unsigned file, const unsigned char *image, uint64_t from, uint64_t to);
 /* Some write failed for good: bytes may be missing below the size after a crash. */
 void oracle_had_errors(unsigned file);
 

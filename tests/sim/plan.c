@@ -208,6 +208,27 @@ static void make_sync_storm(struct plan *p, struct sim_rng *r)
 		p->disk.flush_eio = 100 + (unsigned)sim_below(r, 500);
 }
 
+/* Now and then a log: small appends one after the other while everybody else makes it durable, in wide granules of accounting. */
+static void make_log(struct plan *p, struct sim_rng *r)
+{
+	uint64_t most = PICK(r, 100, 700, 3000);
+
+	p->cache.accounting = sim_chance(r, 1, 4) ? IOMAP_ACCT_BLOCK : sim_chance(r, 1, 2) ? IOMAP_ACCT_PAGE : IOMAP_ACCT_FOLIO;
+	p->file[0].block = p->disk.dio_align;
+	for (unsigned i = 0; i < p->nr_ops; i++) {
+		struct op *op = &p->op[i];
+
+		if (sim_chance(r, 1, 8))
+			continue;
+		op->file = 0;
+		op->flags = 0;
+		op->kind = op->thread == 0 || sim_chance(r, 1, 3) ? OP_APPEND : sim_chance(r, 1, 4) ? OP_SLEEP : OP_FDATASYNC;
+		op->len = op->kind == OP_SLEEP ? sim_below(r, 100) : 1 + sim_below(r, most);
+	}
+	if (sim_chance(r, 1, 2))
+		p->disk.event_spread_ns = 3 * (p->disk.latency_ns + p->disk.latency_spread_ns);
+}
+
 /* Reads and writes that leave nothing behind, the three ways to flush them, and advice of all kinds, in the place of other operations. */
 static void with_dontcache(struct plan *p, struct sim_rng *r)
 {
@@ -340,7 +361,7 @@ static void plan_engine(struct plan *p, struct sim_rng *r)
 
 void plan_make(const struct world_spec *spec, struct plan *p)
 {
-	struct sim_rng r, scarce, holes, dontcache, engine, around;
+	struct sim_rng r, scarce, holes, dontcache, engine, around, log;
 	bool is_scarce;
 
 	memset(p, 0, sizeof(*p));
@@ -368,6 +389,9 @@ void plan_make(const struct world_spec *spec, struct plan *p)
 		plan_faults(p, &r);
 	if (sim_chance(&scarce, 1, 8))
 		make_sync_storm(p, &scarce);
+	sim_rng_seed(&log, spec->seed, 106);
+	if (sim_chance(&log, 1, 12))
+		make_log(p, &log);
 	sim_rng_seed(&dontcache, spec->seed, 103);
 	if (sim_chance(&dontcache, 1, 3))
 		with_dontcache(p, &dontcache);

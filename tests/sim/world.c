@@ -642,6 +642,19 @@ static void work(void *arg)
 		close_file(f, handles[f]);
 }
 
+/* Called by the disk: nobody may die now and leave a file over a hole that nobody made. */
+static void grown(unsigned f, uint64_t from, uint64_t to)
+{
+	const char *why;
+
+	if (f >= w.plan.nr_files || w.plan.faults || w.lossy[f])
+		return;
+	disk_peek(f, from, image + from, to - from);
+	why = oracle_check_growth(f, image, from, to);
+	if (why)
+		sim_fail("%s", why);
+}
+
 /* --- the end ---------------------------------------------------------------------------------------------- */
 
 static void make_durable(unsigned f, struct iomap_file *file)
@@ -836,6 +849,7 @@ static void world_main(void *unused)
 	(void)unused;
 	platform_sim_start();
 	rcu_sim_start();
+	w.plan.disk.grown = grown;
 	disk_start(&w.plan.disk, w.spec->schedule ? w.spec->schedule : w.spec->seed);
 	for (unsigned f = 0; f < w.plan.nr_files; f++) {
 		uint64_t size = w.plan.file[f].size;
