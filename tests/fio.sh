@@ -89,6 +89,14 @@ for f in kill.*.0; do dd if=/dev/zero of="$f" bs=1M count=256 conv=notrunc 2> /d
 run --name=kill "${kill_job[@]}" --randseed="$kills" --verify_state_load=1 --verify_only && bad "zeroed files verify" || ok "zeroed files do not verify"
 rm -f kill.*.* ./*.state
 
+# --- trims punch holes: half of a file's blocks go, and read as zeros -------------------------------------------------------
+trim_job=(--name=trim --size=1m --bs=4k)
+run "${trim_job[@]}" --rw=write --zero_buffers=0 --end_fsync=1 && run "${trim_job[@]}" --rw=randtrim --io_size=512k && ok "trims" || bad "trims"
+holes=$(od -An -v -tx1 -w4096 trim.0.0 | grep -c '^\( 00\)*$')
+kib=$(du -k --apparent-size trim.0.0 | cut -f 1)
+[ "$holes $kib" = "128 1024" ] && ok "they leave $holes blocks of zeros in $kib KiB" || bad "trims left $holes blocks of zeros in $kib KiB"
+rm -f trim.0.0
+
 # --- errors are fio's errors ------------------------------------------------------------------------------------------------
 small=(--name=small --size=1m --bs=4k --rw=randwrite)
 refused() {
@@ -104,7 +112,6 @@ refused() {
 	rm -f small.*
 }
 run "${small[@]}" && ok "a small job" || bad "a small job"
-refused "trim" "Operation not supported" "${small[@]}" --rw=randtrim
 refused "cache params that are none" "not cache params" --iomap=memory=much "${small[@]}"
 refused "cache params that do not fit" "Invalid argument" --iomap=memory=1k "${small[@]}"
 refused "a block size that is none" "power of two" --iomap_block=1000 "${small[@]}"

@@ -373,6 +373,9 @@ static int engine_queue(struct thread_data *td, struct io_u *io_u)
 	case DDIR_SYNC_FILE_RANGE:      /* the range is fio's own to know: all of the file, and durable */
 		ret = iomap_fdatasync(file);
 		break;
+	case DDIR_TRIM:
+		ret = iomap_fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)io_u->offset, (off_t)io_u->xfer_buflen);
+		break;
 	default:
 		ret = -EOPNOTSUPP;
 	}
