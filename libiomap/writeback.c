@@ -29,6 +29,7 @@
 
 #define MAX_REQUEST UINT64_C(2097152)
 #define BATCH 16
+#define THROUGH_TRIES 4                 /* of a write-through write whose blocks others always have in flight, and fail */
 #define SYNC_ROUNDS 4                   /* of a sync while others' writes of the same file fail */
 
 struct pass {
@@ -574,7 +575,8 @@ uint64_t writeback_start(struct inode *inode, uint64_t start, uint64_t end, uint
 	return p.submitted;
 }
 
-int writeback_through(struct inode *inode, uint64_t start, uint64_t end)
+/* Writes the range once, and waits; *@sure: the result is about these bytes, and does not only say that others are at it again. */
+static int through_once(struct inode *inode, uint64_t start, uint64_t end, bool *sure)
 {
 	struct mapping *m = &inode->mapping;
 	uint64_t failures = load_acquire(&inode->write_failures);
@@ -603,18 +605,36 @@ int writeback_through(struct inode *inode, uint64_t start, uint64_t end)
 		folio_put(m->zone, f);
 	}
 	error = keep ? writeback_failed(inode, start, end) : own;
+	*sure = error || p.submitted >= end - start || load_acquire(&inode->write_failures) == failures;
 	if (error && own)
 		error = own;
+	/* Under DROP a failed block does not show: the errors of others count. */
+	if (!keep && !*sure) {
+		*sure = true;
+		error = load_relaxed(&inode->wb->last_error);
+	}
 	/* No block shows it, but somebody is at it again: only what has turned clean since is known to be written. */
 	at = start >> PAGE_SHIFT;
-	if (keep && own && !error && !MUTANT(M_THROUGH_RETRIED) && (f = mapping_next_busy(m, &at, last))) {
-		folio_put(m->zone, f);
-		error = own;
+	if (keep && !error && (own || !*sure)) {
+		f = mapping_next_busy(m, &at, last);
+		*sure = own || !f;
+		error = f ? own : 0;
+		if (f)
+			folio_put(m->zone, f);
 	}
-	/* Under DROP a failed block does not show: where this pass did not carry all of them, the errors of others count. */
-	if (!keep && !error && p.submitted < end - start && load_acquire(&inode->write_failures) != failures)
-		error = load_relaxed(&inode->wb->last_error);
+	if (MUTANT(M_THROUGH_RETRIED) && !error)
+		*sure = true;
 	return error;
+}
+
+int writeback_through(struct inode *inode, uint64_t start, uint64_t end)
+{
+	bool sure = false;
+	int error = 0;
+
+	for (unsigned i = 0; i < THROUGH_TRIES && !sure; i++)
+		error = through_once(inode, start, end, &sure);
+	return sure ? error : load_relaxed(&inode->wb->last_error);
 }
 
 static void wait_range(struct mapping *m, uint64_t start, uint64_t end)

@@ -34,6 +34,7 @@ static struct iomap_device *device;
 static struct iomap_cache *cache;
 static struct iomap_file *file;
 static bool appends;                    /* the handle has O_APPEND */
+static bool unstable;                   /* contents may change in flight */
 
 /* --- checking --------------------------------------------------------------------------------------------- */
 
@@ -131,6 +132,8 @@ static void pick_params(struct fuzz_in *in)
 	if (limits & 8)
 		params.dirty_writeback_ms = 1 + limits / 16;
 	params.queue_depth = limits & 16 ? 1 + limits / 32 : 0;
+	params.dontcache = how / 64 % 3;
+	unstable = how / 128;
 }
 
 static void open_file(int oflags)
@@ -139,6 +142,7 @@ static void open_file(int oflags)
 
 	how.block_size = block;
 	how.device = device;
+	how.flags = unstable ? IOMAP_OPEN_UNSTABLE : 0;
 	FUZZ_EQ(iomap_open_with(cache, NULL, O_RDWR | O_CREAT | oflags, 0600, &how, &file), 0);
 	appends = oflags & O_APPEND;
 	if (oflags & O_TRUNC) {
@@ -244,6 +248,14 @@ static void write_file(struct fuzz_in *in, unsigned seed, int flags, bool vector
 	look_around(pos, len);
 }
 
+/* Around the cache, through it, or without staying in it: bits 6 and 7 of the operation. */
+static int how_written(uint8_t op)
+{
+	static const int flags[] = { 0, IOMAP_RWF_DONTCACHE, IOMAP_RWF_DIRECT, IOMAP_RWF_WRITETHROUGH };
+
+	return flags[op / 64];
+}
+
 static void read_file(struct fuzz_in *in, int flags)
 {
 	uint64_t pos = pick_pos(in), len = pick_len(in);
@@ -266,6 +278,58 @@ static void truncate_file(struct fuzz_in *in)
 		memset(bytes + to, 0, size - to);
 	size = to;
 	look_around(to > 4096 ? to - 4096 : 0, 4096);
+}
+
+static void allocate(struct fuzz_in *in)
+{
+	static const int modes[] = {
+		FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, FALLOC_FL_ZERO_RANGE, FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE,
+		0, FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE,
+	};
+	int mode = modes[fuzz_byte(in) % 6];
+	uint64_t pos = pick_pos(in), len = pick_len(in), end;
+
+	if (len > FILE_MAX - pos)
+		len = FILE_MAX - pos;
+	if (!len || mode == FALLOC_FL_PUNCH_HOLE) {
+		FUZZ_EQ(iomap_fallocate(file, mode, (off_t)pos, (off_t)len), !len ? -EINVAL : -EOPNOTSUPP);
+		return;
+	}
+	end = pos + len;
+	FUZZ_EQ(iomap_fallocate(file, mode, (off_t)pos, (off_t)len), 0);
+	if (!(mode & FALLOC_FL_KEEP_SIZE) && end > size)
+		size = end;
+	if (mode & ~FALLOC_FL_KEEP_SIZE && pos < size)
+		memset(bytes + pos, 0, (end < size ? end : size) - pos);
+	look_around(pos, len);
+}
+
+/* What is said to be a hole must read as zeros; of data there is nothing to say. */
+static void seek(struct fuzz_in *in)
+{
+	uint64_t from = pick_pos(in), to;
+	off_t hole = iomap_lseek(file, (off_t)from, SEEK_HOLE), data;
+
+	if (from >= size) {
+		FUZZ_EQ(hole, -ENXIO);
+		FUZZ_EQ(iomap_lseek(file, (off_t)from, SEEK_DATA), -ENXIO);
+		return;
+	}
+	FUZZ_CHECK(hole >= (off_t)from && hole <= (off_t)size, "a hole at %lld, from %llu", (long long)hole, (unsigned long long)from);
+	data = iomap_lseek(file, hole, SEEK_DATA);
+	FUZZ_CHECK(data == -ENXIO || (data > hole && data < (off_t)size), "data at %lld, from %lld", (long long)data, (long long)hole);
+	to = data < 0 ? size : (uint64_t)data;
+	for (uint64_t i = (uint64_t)hole; i < to; i++)
+		FUZZ_CHECK(!bytes[i], "byte %llu of a hole is %02x", (unsigned long long)i, bytes[i]);
+}
+
+static void sync_range(struct fuzz_in *in)
+{
+	unsigned flags = fuzz_byte(in) % 16;
+	uint64_t pos = pick_pos(in), len = pick_len(in);
+	unsigned known = IOMAP_SYNC_WAIT_BEFORE | IOMAP_SYNC_WRITE | IOMAP_SYNC_WAIT_AFTER | IOMAP_SYNC_DURABLE;
+
+	FUZZ_EQ(iomap_sync_range(file, (off_t)pos, (off_t)len, flags), flags & ~known ? -EINVAL : 0);
 }
 
 static void set_limit(struct fuzz_in *in)
@@ -308,20 +372,25 @@ static void step(struct fuzz_in *in, unsigned nr)
 	case 16: case 17: write_file(in, nr, IOMAP_RWF_APPEND, true); break;
 	case 18: write_file(in, nr, op & 32 ? IOMAP_RWF_DSYNC : IOMAP_RWF_SYNC, true); break;
 	case 19: write_file(in, nr, IOMAP_RWF_NOWAIT, true); break;
-	case 10: case 11: case 12: case 13: read_file(in, 0); break;
+	case 10: case 11: case 12: case 13: read_file(in, how_written(op) & ~IOMAP_RWF_WRITETHROUGH); break;
 	case 14: read_file(in, IOMAP_RWF_NOWAIT); break;
 	case 15: compare_whole_file(); break;
-	case 20: case 21: case 22: truncate_file(in); break;
-	case 23: FUZZ_EQ((op & 32 ? iomap_fsync : iomap_fdatasync)(file), 0); break;
+	case 20: case 21: case 22: (op & 64 ? allocate : truncate_file)(in); break;
+	case 23:
+		if (op & 64)
+			sync_range(in);
+		else
+			FUZZ_EQ((op & 32 ? iomap_fsync : iomap_fdatasync)(file), 0);
+		break;
 	case 24:
 		FUZZ_EQ(iomap_cache_sync(cache), 0);
 		check_nothing_is_charged();
 		break;
-	case 25: case 26: fadvise(in); break;
+	case 25: case 26: (op & 64 ? seek : fadvise)(in); break;
 	case 27: case 28: FUZZ_EQ(iomap_cache_drop(cache), 0); break;
 	case 29: set_limit(in); break;
 	case 30: reopen(fuzz_byte(in)); break;
-	default: write_file(in, nr, 0, op & 32);
+	default: write_file(in, nr, how_written(op), op & 32);
 	}
 }
 

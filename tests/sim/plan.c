@@ -206,6 +206,8 @@ static void make_sync_storm(struct plan *p, struct sim_rng *r)
 		p->disk.event_spread_ns = 3 * (p->disk.latency_ns + p->disk.latency_spread_ns);
 	if (p->faults)
 		p->disk.flush_eio = 100 + (unsigned)sim_below(r, 500);
+	if (p->faults && sim_chance(r, 1, 2))
+		p->disk.write_eio = 100 + (unsigned)sim_below(r, 700);
 }
 
 /* Now and then a log: small appends one after the other while everybody else makes it durable, in wide granules of accounting. */
