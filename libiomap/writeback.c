@@ -30,6 +30,7 @@
 #define MAX_REQUEST UINT64_C(2097152)
 #define BATCH 16
 #define THROUGH_TRIES 4                 /* of a write-through write whose blocks others always have in flight, and fail */
+#define AT_IT_AGAIN (-EALREADY)         /* no caller sees this */
 #define SYNC_ROUNDS 4                   /* of a sync while others' writes of the same file fail */
 
 struct pass {
@@ -575,8 +576,8 @@ uint64_t writeback_start(struct inode *inode, uint64_t start, uint64_t end, uint
 	return p.submitted;
 }
 
-/* Writes the range once, and waits; *@sure: the result is about these bytes, and does not only say that others are at it again. */
-static int through_once(struct inode *inode, uint64_t start, uint64_t end, bool *sure)
+/* Writes the range once, and waits. AT_IT_AGAIN: others had part of it, failed somewhere in the file, and are writing it again. */
+static int through_once(struct inode *inode, uint64_t start, uint64_t end)
 {
 	struct mapping *m = &inode->mapping;
 	uint64_t failures = load_acquire(&inode->write_failures);
@@ -586,6 +587,7 @@ static int through_once(struct inode *inode, uint64_t start, uint64_t end, bool 
 	struct io_wait wait;
 	struct pass p;
 	int own, error;
+	bool others;
 
 	io_wait_init(&wait);
 	pass_init(&p, inode, true, true, &wait);
@@ -605,36 +607,29 @@ static int through_once(struct inode *inode, uint64_t start, uint64_t end, bool 
 		folio_put(m->zone, f);
 	}
 	error = keep ? writeback_failed(inode, start, end) : own;
-	*sure = error || p.submitted >= end - start || load_acquire(&inode->write_failures) == failures;
-	if (error && own)
-		error = own;
-	/* Under DROP a failed block does not show: the errors of others count. */
-	if (!keep && !*sure) {
-		*sure = true;
-		error = load_relaxed(&inode->wb->last_error);
-	}
-	/* No block shows it, but somebody is at it again: only what has turned clean since is known to be written. */
+	if (error)
+		return own ? own : error;
+	others = p.submitted < end - start && load_acquire(&inode->write_failures) != failures;
+	if (!keep)                      /* a failed block does not show: where others carried some, their errors count */
+		return others ? load_relaxed(&inode->wb->last_error) : 0;
+	if ((!own && !others) || MUTANT(M_THROUGH_RETRIED))
+		return 0;
+	/* No block shows it, but somebody may be at it again: only what has turned clean since is known to be written. */
 	at = start >> PAGE_SHIFT;
-	if (keep && !error && (own || !*sure)) {
-		f = mapping_next_busy(m, &at, last);
-		*sure = own || !f;
-		error = f ? own : 0;
-		if (f)
-			folio_put(m->zone, f);
-	}
-	if (MUTANT(M_THROUGH_RETRIED) && !error)
-		*sure = true;
-	return error;
+	f = mapping_next_busy(m, &at, last);
+	if (!f)
+		return 0;
+	folio_put(m->zone, f);
+	return own ? own : AT_IT_AGAIN;
 }
 
 int writeback_through(struct inode *inode, uint64_t start, uint64_t end)
 {
-	bool sure = false;
-	int error = 0;
+	int error = AT_IT_AGAIN;
 
-	for (unsigned i = 0; i < THROUGH_TRIES && !sure; i++)
-		error = through_once(inode, start, end, &sure);
-	return sure ? error : load_relaxed(&inode->wb->last_error);
+	for (unsigned i = 0; i < THROUGH_TRIES && error == AT_IT_AGAIN; i++)
+		error = through_once(inode, start, end);
+	return error == AT_IT_AGAIN ? load_relaxed(&inode->wb->last_error) : error;
 }
 
 static void wait_range(struct mapping *m, uint64_t start, uint64_t end)

@@ -78,8 +78,9 @@ bool disk_may_read(const struct disk_open *o);
 bool disk_may_write(const struct disk_open *o);
 bool disk_is_dead(void);
 /* Sleeps while the file is being truncated. */
-void disk_grown(const struct disk_file *f, uint64_t from);        /* it may be larger than @from now */
 void disk_enter(struct disk_file *f);
+/* The file had size @from; if it is larger now, tells params.grown. */
+void disk_grown(const struct disk_file *f, uint64_t from);
 /* Whether the disk cannot give @units more, in truth or by a fault; asks for one only if @units is not 0. */
 bool disk_no_space(uint64_t units);
 

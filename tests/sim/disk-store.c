@@ -219,25 +219,25 @@ static void copy_out(const struct disk_version *v, unsigned off, void *buf, unsi
 		memcpy(buf, v->data + off, len);
 }
 
-static struct disk_version *push(struct disk_store *s, struct disk_unit *u, struct disk_version **newest, uint64_t id)
+/* A new version of sector @k of @u, to be filled. */
+static struct disk_version *push(struct disk_store *s, struct disk_unit *u, unsigned k, uint64_t id)
 {
 	struct disk_version *v = version_get(s->pool);
 
 	u->settled = false;
-	v->older = *newest;
+	v->older = u->newest[k];
 	v->id = id;
 	v->durable = v->zeros = v->forsaken = false;
-	*newest = v;
+	u->newest[k] = v;
 	return v;
 }
 
 void store_write(struct disk_store *s, uint64_t pos, const void *data, unsigned len, uint64_t id)
 {
 	struct disk_unit *u = find_or_make(s, pos / DISK_UNIT);
-	struct disk_version **newest = &u->newest[pos % DISK_UNIT / SIM_SECTOR];
-	const struct disk_version *old = *newest;
-	unsigned off = (unsigned)(pos % SIM_SECTOR);
-	struct disk_version *v = push(s, u, newest, id);
+	unsigned k = pos % DISK_UNIT / SIM_SECTOR, off = (unsigned)(pos % SIM_SECTOR);
+	const struct disk_version *old = u->newest[k];
+	struct disk_version *v = push(s, u, k, id);
 
 	give_space(s, u);
 	if (len < SIM_SECTOR)
@@ -264,16 +264,15 @@ void store_read(struct disk_store *s, uint64_t pos, void *buf, uint64_t len)
 	}
 }
 
-/* Bytes [@from, @to) of one sector. */
-static void zero_in_sector(struct disk_store *s, struct disk_unit *u, struct disk_version **newest, unsigned from, unsigned to,
-			   uint64_t id)
+/* Bytes [@from, @to) of sector @k. */
+static void zero_in_sector(struct disk_store *s, struct disk_unit *u, unsigned k, unsigned from, unsigned to, uint64_t id)
 {
-	const struct disk_version *old = *newest;
+	const struct disk_version *old = u->newest[k];
 
 	if (holds_zeros(old))
 		return;
 
-	struct disk_version *v = push(s, u, newest, id);
+	struct disk_version *v = push(s, u, k, id);
 
 	v->zeros = from == 0 && to == SIM_SECTOR;
 	if (!v->zeros) {
@@ -293,7 +292,7 @@ void store_zero(struct disk_store *s, uint64_t pos, uint64_t end, uint64_t id)
 			unsigned to = (unsigned)(min_u64(max_u64(end, start), start + SIM_SECTOR) - start);
 
 			if (from < to)
-				zero_in_sector(s, u, &u->newest[k], from, to, id);
+				zero_in_sector(s, u, k, from, to, id);
 		}
 		if (u->index >= end / DISK_UNIT)
 			break;

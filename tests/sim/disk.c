@@ -477,6 +477,14 @@ static bool known_mode(int mode)
 	       mode == (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE);
 }
 
+static void grow(struct disk_file *f, uint64_t size)
+{
+	uint64_t old = f->store.size;
+
+	store_grow(&f->store, size, ++disk->last_id);
+	disk_grown(f, old);
+}
+
 /* Punch and zero range: as under the kernel's inode lock, after the requests in flight. */
 static int clear_alone(struct disk_file *f, int mode, uint64_t pos, uint64_t len)
 {
@@ -494,7 +502,7 @@ static int clear_alone(struct disk_file *f, int mode, uint64_t pos, uint64_t len
 			store_allocate(s, pos, len);
 		store_clear(s, pos, len, punch, ++disk->last_id);
 		if (!(mode & FALLOC_FL_KEEP_SIZE))
-			store_grow(s, pos + len, ++disk->last_id);
+			grow(f, pos + len);
 	}
 	leave_alone(f);
 	sim_point();
@@ -534,7 +542,7 @@ int plat_fallocate(int fd, int mode, uint64_t pos, uint64_t len)
 		return -ENOSPC;
 	store_allocate(s, pos, len);
 	if (!(mode & FALLOC_FL_KEEP_SIZE))
-		store_grow(s, pos + len, ++disk->last_id);
+		grow(f, pos + len);
 	sim_point();
 	return 0;
 }

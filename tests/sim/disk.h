@@ -32,7 +32,7 @@ struct sim_disk_params {
 	uint64_t bad_pos, bad_len, bad_from_ns;
 	bool     bad_reads, bad_writes;
 	uint64_t dead_from_ns;                  /* from then on every request and flush of every file is -EIO; 0: never */
-	/* told when a write or a truncate has made a file larger; NULL: nobody is */
+	/* told when a write, a truncate or an allocation has made a file larger; NULL: nobody is */
 	void (*grown)(unsigned file, uint64_t from, uint64_t to);
 };
 

@@ -74,7 +74,7 @@ static struct {
 } sim;
 
 /*
- * Points until look(): all that a point costs is to count it down. So steps are not counted, but are what block_end is
+ * Points until sim_look(): all that a point costs is to count it down. So steps are not counted, but are what block_end is
  * ahead of it. While frozen, and outside of a world, it is so many that they never run out.
  */
 uint64_t sim_points_left = NEVER;
