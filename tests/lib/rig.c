@@ -113,6 +113,18 @@ void t_rig_check(struct t_rig *rig)
 	CHECK_MSG(!t_hold_bad(rig->hold), "the device says: %s", t_hold_bad(rig->hold));
 }
 
+static bool nothing_cached(struct iomap_cache *cache)
+{
+	struct iomap_cache_stat st;
+
+	return !iomap_cache_stat(cache, &st, sizeof(st)) && !st.cached_bytes;
+}
+
+bool t_drops_all(struct iomap_cache *cache)
+{
+	return T_WAIT(!iomap_cache_drop(cache) && nothing_cached(cache), 5000);
+}
+
 struct iomap_cache_stat t_rig_stat(struct t_rig *rig)
 {
 	struct iomap_cache_stat st;

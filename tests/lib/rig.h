@@ -41,6 +41,11 @@ struct iomap_file *t_rig_handle(struct t_rig *rig, int oflags); /* another handl
 void t_rig_check(struct t_rig *rig);
 
 struct iomap_cache_stat t_rig_stat(struct t_rig *rig);
+/*
+ * iomap_cache_drop() until nothing is cached, where all is clean: a folio stays for a moment in the hands of who has just written it,
+ * though the fsync is over. False: something stays.
+ */
+bool t_drops_all(struct iomap_cache *cache);
 void t_rig_reset(struct t_rig *rig);                            /* stats_reset() of the cases */
 struct iomap_device_stat t_rig_io(struct t_rig *rig);           /* device statistics since then */
 

@@ -55,7 +55,7 @@ static void a_short_completion_is_continued(void)
 	nr = t_hold_log(rig.hold, log, 16);
 	CHECK_GE(nr, 2);
 	CHECK(log[1].op == IOMAP_REQ_WRITE && (log[1].pos == 0 || log[1].pos == 4096));
-	CHECK_EQ(iomap_cache_drop(rig.cache), 0);
+	CHECK(t_drops_all(rig.cache));
 	t_hold_log_clear(rig.hold);
 	t_hold_rule(rig.hold, &short_read);
 	t_rig_expect(&rig, 0, 16384, 'A');
@@ -197,7 +197,7 @@ static void a_block_read_by_several_requests_is_valid_once_all_are_done(void)
 	CHECK_BYTES(read.buf, 4096, 'A');
 	CHECK_EQ(t_rig_io(&rig).read_ios, 8);
 	t_call_free(&read);
-	CHECK_EQ(iomap_cache_drop(rig.cache), 0);
+	CHECK(t_drops_all(rig.cache));
 	t_hold_rule(rig.hold, &fifth);
 	t_call_read(&read, rig.file, 4096, 0);
 	CHECK_EQ(t_call_wait(&read), -EIO);

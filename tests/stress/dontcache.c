@@ -43,8 +43,6 @@ static bool is_written(struct t_rig *rig)
 	return T_WAIT(!t_rig_stat(rig).dirty_bytes && !t_rig_stat(rig).writeback_bytes, 5000);
 }
 
-static bool drops_all(struct t_rig *rig) { return T_WAIT(!iomap_cache_drop(rig->cache) && !cached(rig), 5000); }
-
 static void a_moment(void)
 {
 	for (unsigned i = 0; i < 20; i++)
@@ -258,13 +256,13 @@ static void small_dontcache_reads_read_each_byte_about_once(void)
 	}
 	CHECK_LE(t_rig_io(&rig).read_bytes, MIB + 3 * 131072);
 	CHECK_LE(peak, 5 * 131072);
-	CHECK(drops_all(&rig));                                 /* what was read ahead and not used */
+	CHECK(t_drops_all(rig.cache));                                 /* what was read ahead and not used */
 	read_with(rig.file, MIB + 500, 1000, 'A', IOMAP_RWF_DONTCACHE);
 	read_with(rig.file, MIB + 1500, 1000, 'A', IOMAP_RWF_DONTCACHE);
 	CHECK_GE(cached(&rig), 4096);
 	t_rig_close(&rig);
 	t_rig_open(&rig);
-	CHECK(drops_all(&rig));
+	CHECK(t_drops_all(rig.cache));
 	t_rig_down(&rig);
 }
 
@@ -558,7 +556,7 @@ static void dontcache_goes_with_every_other_flag(void)
 		CHECK_EQ(iomap_fsync(rig.file), 0);
 		CHECK(comes_down_to(&rig, 0));
 		read_with(rig.file, 0, 100, 'B', IOMAP_RWF_DONTCACHE | IOMAP_RWF_DSYNC | IOMAP_RWF_SYNC | IOMAP_RWF_APPEND);
-		CHECK(drops_all(&rig));                         /* what was read ahead */
+		CHECK(t_drops_all(rig.cache));                         /* what was read ahead */
 		/* NOWAIT: neither the device, nor its queue, is waited for */
 		t_hold_park(rig.hold, T_HOLD_WRITE | T_HOLD_READ, 0, 0);
 		CHECK_EQ(write_with(rig.file, 4096, 4096, 'E', IOMAP_RWF_DONTCACHE | IOMAP_RWF_NOWAIT), 4096);

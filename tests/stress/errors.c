@@ -110,7 +110,7 @@ static void script_run(struct script *s)
 		CHECK_EQ(iomap_fadvise(s->rig->file, 0, 0, POSIX_FADV_DONTNEED), 0);
 	script_fsync(s);
 	if (!s->no_drop)
-		CHECK_EQ(iomap_cache_drop(s->rig->cache), 0);
+		CHECK(t_drops_all(s->rig->cache));
 	script_write(s, 70000, 70000, 0);
 	script_truncate(s, 148321);
 	script_write(s, 300000, 1, 0);
@@ -180,7 +180,7 @@ static void eio_on_the_nth_write_loses_nothing(void)
 			CHECK_EQ(iomap_fsync(rig.file), 0);
 			script_check_durable(&s);
 			check_settled(&rig);
-			CHECK_EQ(iomap_cache_drop(rig.cache), 0);
+			CHECK(t_drops_all(rig.cache));
 			script_check_cache(&s);
 			t_rig_down(&rig);
 			script_free(&s);
@@ -749,7 +749,7 @@ static void a_failed_nth_read_changes_nothing_and_can_be_repeated(void)
 			t_fill(model, 0, 200000, 1);
 			CHECK_EQ(iomap_pwrite(rig.file, model, 200000, 0), 200000);
 			CHECK_EQ(iomap_fsync(rig.file), 0);
-			CHECK_EQ(iomap_cache_drop(rig.cache), 0);
+			CHECK(t_drops_all(rig.cache));
 			t_hold_fail_nth(rig.hold, T_HOLD_READ, n, EIO);
 			for (uint64_t pos = 0; pos < 200000; pos += 50000) {
 				got = iomap_pread(rig.file, buf, 30000, (off_t)pos);
@@ -787,7 +787,7 @@ static void a_write_that_cannot_read_the_rest_of_its_block_changes_nothing(void)
 	t_rig_up(&rig);
 	t_rig_write(&rig, 0, 16384, 'A');
 	CHECK_EQ(iomap_fsync(rig.file), 0);
-	CHECK_EQ(iomap_cache_drop(rig.cache), 0);
+	CHECK(t_drops_all(rig.cache));
 	t_hold_fail(rig.hold, T_HOLD_READ, 0, 0, EIO);
 	CHECK_EQ(iomap_pwrite(rig.file, "xyz", 3, 5000), -EIO);
 	CHECK_EQ(t_rig_stat(&rig).dirty_bytes, 0);

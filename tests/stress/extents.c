@@ -192,7 +192,7 @@ static void er_expect_stored(struct er *er, struct extfs_file *inode, uint64_t p
 static void fsync_and_drop(struct er *er)
 {
 	CHECK_EQ(iomap_fsync(er->file), 0);
-	CHECK_EQ(iomap_cache_drop(er->cache), 0);
+	CHECK(t_drops_all(er->cache));
 }
 
 static void prealloc(struct er *er, uint64_t pos, uint64_t len)
@@ -318,7 +318,7 @@ static void a_failing_write_leaves_others_their_reservation(void)
 	CHECK_EQ(iomap_fsync(er.file), 0);
 	clone = extfs_add(er.fs, "b");
 	CHECK_EQ(extfs_clone(er.inode, clone), 0);
-	CHECK_EQ(iomap_cache_drop(er.cache), 0);
+	CHECK(t_drops_all(er.cache));
 	er_write(&er, 0, 4096, 'B');                    /* its copy is reserved */
 	CHECK_EQ(fs_stat(&er).reserved, 4096);
 	t_hold_fail(er.hold, T_HOLD_READ, 0, 0, EIO);
@@ -350,7 +350,7 @@ static void zeroing_that_fails_keeps_what_it_has_done(void)
 	CHECK_EQ(iomap_fsync(er.file), 0);
 	clone = extfs_add(er.fs, "b");
 	CHECK_EQ(extfs_clone(er.inode, clone), 0);
-	CHECK_EQ(iomap_cache_drop(er.cache), 0);
+	CHECK(t_drops_all(er.cache));
 	t_hold_fail(er.hold, T_HOLD_READ, 0, 0, EIO);
 	CHECK_EQ(iomap_fallocate(er.file, FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE, 0, 3 * 512 + 100), -EIO);
 	t_hold_heal(er.hold);
@@ -622,7 +622,7 @@ static void syncs_beside_the_writer_leave_nothing_unwritten(void)
 		er_write(&er, 0, 1048576, 'C');
 		CHECK_EQ(iomap_fsync(er.file), 0);
 		CHECK_EQ(fs_stat(&er).unwritten, 0);
-		CHECK_EQ(iomap_cache_drop(er.cache), 0);
+		CHECK(t_drops_all(er.cache));
 		er_expect(&er, 0, 1048576, 'C');
 		CHECK_EQ(iomap_ftruncate(er.file, 0), 0);
 	}
@@ -739,7 +739,7 @@ static void old_contents_of_blocks_are_never_seen(void)
 		t_hold_heal(er.hold);
 		CHECK_EQ(iomap_resolve(er.file, 0, 0, IOMAP_RESOLVE_DISCARD), 0);
 		CHECK_EQ(iomap_fsync(er.file), policy == IOMAP_ERROR_DROP ? -EIO : 0);
-		CHECK_EQ(iomap_cache_drop(er.cache), 0);
+		CHECK(t_drops_all(er.cache));
 		for (unsigned pass = 0; pass < 2; pass++) {
 			er_expect(&er, 0, 262144, 0);
 			er_expect(&er, 262144, 1, 'c');
@@ -825,7 +825,7 @@ static void blocks_are_in_flight_until_the_engine_has_settled_them(void)
 	CHECK_EQ(t_call_wait(&sync), 0);
 	t_call_free(&sync);
 	CHECK_EQ(fs_stat(&er).unwritten, 0);
-	CHECK_EQ(iomap_cache_drop(er.cache), 0);
+	CHECK(t_drops_all(er.cache));
 	er_expect(&er, 0, 8192, 'A');
 	er_down(&er);
 }
@@ -847,7 +847,7 @@ static void a_write_to_shared_blocks_leaves_the_others_theirs(void)
 		clone = extfs_add(er.fs, "b");
 		CHECK_EQ(extfs_clone(er.inode, clone), 0);
 		CHECK_EQ(fs_stat(&er).shared, 2 * 65536);
-		CHECK_EQ(iomap_cache_drop(er.cache), 0);
+		CHECK(t_drops_all(er.cache));
 		other = er_open(&er, clone);
 		CHECK_EQ(put(other, 5000, 10000, 'B'), 10000);          /* parts of blocks, nothing of them cached */
 		expect_in(other, 0, 5000, 'A');
@@ -855,7 +855,7 @@ static void a_write_to_shared_blocks_leaves_the_others_theirs(void)
 		expect_in(other, 15000, 65536 - 15000, 'A');
 		er_expect(&er, 0, 65536, 'A');
 		CHECK_EQ(iomap_fsync(other), 0);
-		CHECK_EQ(iomap_cache_drop(er.cache), 0);
+		CHECK(t_drops_all(er.cache));
 		expect_in(other, 0, 5000, 'A');
 		expect_in(other, 5000, 10000, 'B');
 		expect_in(other, 15000, 65536 - 15000, 'A');
@@ -966,7 +966,7 @@ static void requests_end_at_boundaries_and_where_extents_do(void)
 	CHECK_GE(device_writes(&er), 16);
 	CHECK_EQ(fs_stat(&er).submits, device_writes(&er));
 	er_expect_stored(&er, er.inode, 0, 64 * 4096, 'A');
-	CHECK_EQ(iomap_cache_drop(er.cache), 0);
+	CHECK(t_drops_all(er.cache));
 	er_expect(&er, 0, 64 * 4096, 'A');
 	er_down(&er);
 }
@@ -986,7 +986,7 @@ static void a_small_file_stays_with_the_metadata_until_it_grows(void)
 	CHECK_EQ(extfs_size(er.inode), 350);
 	CHECK_EQ(fs_stat(&er).inline_files, 1);
 	er_expect_stored(&er, er.inode, 100, 200, 0);
-	CHECK_EQ(iomap_cache_drop(er.cache), 0);
+	CHECK(t_drops_all(er.cache));
 	er_expect(&er, 0, 100, 'A');
 	er_expect(&er, 100, 200, 0);
 	er_expect(&er, 300, 50, 'B');
@@ -1024,7 +1024,7 @@ static void cutting_inline_data_needs_no_block(void)
 		fsync_and_drop(&er);
 	}
 	er_write(&er, 450, 10, 'B');
-	CHECK_EQ(iomap_cache_drop(er.cache), 0);
+	CHECK(t_drops_all(er.cache));
 	er_expect(&er, 200, 250, 0);
 	er_expect(&er, 450, 10, 'B');
 	CHECK_EQ(fs_stat(&er).inline_files, 1);
