@@ -103,10 +103,14 @@ static int end(void *priv, uint64_t pos, uint64_t len, int64_t written, unsigned
 static bool valid(void *priv, const struct iomap *map)
 {
 	struct engine *g = priv;
+	bool stale;
 
 	(void)map;
+	pthread_mutex_lock(&g->lock);
 	g->valid_asks++;
-	return !(g->stale_once && g->stale_once--);
+	stale = g->stale_once && g->stale_once--;
+	pthread_mutex_unlock(&g->lock);
+	return !stale;
 }
 
 static int set_size(void *priv, uint64_t size)
@@ -149,7 +153,9 @@ static int commit(void *priv, bool datasync)
 	struct engine *g = priv;
 
 	(void)datasync;
+	pthread_mutex_lock(&g->lock);
 	g->commits++;
+	pthread_mutex_unlock(&g->lock);
 	return 0;
 }
 
@@ -176,10 +182,14 @@ static ssize_t place(struct iomap_writepage_ctx *wpc, struct iomap_folio *folio,
 static int let_go(struct iomap_writepage_ctx *wpc, struct iomap_ioend *io)
 {
 	struct engine *g = wpc->ops_priv;
+	int ret;
 
 	ck_assert_uint_gt(io->size, 0);
+	pthread_mutex_lock(&g->lock);
 	g->submits++;
-	return g->submit_error;
+	ret = g->submit_error;
+	pthread_mutex_unlock(&g->lock);
+	return ret;
 }
 
 static int ended(struct iomap_ioend *io)
