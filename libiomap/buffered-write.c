@@ -287,8 +287,13 @@ static ssize_t zero_folio(struct iter *it)
 	while (done < len) {
 		uint64_t at = off + done, to = min_u64(round_down(at, bs) + bs, off + len);
 		unsigned blk = (unsigned)(at / bs);
+		/* In flight first: what fails is dirty again when it has left. */
+		bool zero = !only_dirty || ifs_any(f, &m->geom, IFS_INFLIGHT, blk, 1) || ifs_block_set(f, &m->geom, IFS_DIRTY, blk);
 
-		if (!only_dirty || ifs_block_set(f, &m->geom, IFS_DIRTY, blk) || ifs_any(f, &m->geom, IFS_INFLIGHT, blk, 1))
+		/* A clean block is zeros if the mapping holds still: it may have been on its way to where there are none. */
+		if (!zero && !iter_valid(it))
+			break;
+		if (zero)
 			ret = zero_block(it, f, blk, at, to);
 		if (ret)
 			break;

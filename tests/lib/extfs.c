@@ -782,6 +782,7 @@ static bool valid(void *ops_priv, const struct iomap *iomap)
 	if (!yes)
 		fs->count.stale++;
 	mutex_unlock(&fs->lock);
+	call_hook(fs, EXTFS_VALID, f, iomap->offset, iomap->length);
 	return yes;
 }
 

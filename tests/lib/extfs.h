@@ -39,6 +39,7 @@ enum extfs_point {
 	EXTFS_END_IO,
 	EXTFS_COMMIT,
 	EXTFS_BAD_MAP,                  /* does not fail: writeback_range() hands on an IOMAP_DELALLOC */
+	EXTFS_VALID,                    /* cannot fail; the hook is called when iomap_valid() knows its answer, with a folio locked */
 	EXTFS_POINTS
 };
 

@@ -216,6 +216,14 @@ static uint64_t dirty(struct er *er)
 	return st.dirty_bytes;
 }
 
+static uint64_t in_flight(struct er *er)
+{
+	struct iomap_cache_stat st;
+
+	CHECK_EQ(iomap_cache_stat(er->cache, &st, sizeof(st)), 0);
+	return st.writeback_bytes;
+}
+
 static uint64_t device_writes(struct er *er)
 {
 	struct t_hold_count c;
@@ -549,6 +557,43 @@ static void a_zeroed_range_sees_that_its_mapping_has_changed(void)
 }
 
 /* B6: the file has a hole there; what is dirty is on its way to a copy */
+/* … nor is it believed where what was in flight has left it, converted, since it was asked for: a request that fails leaves it as it was */
+static void zeroing_sees_what_was_in_flight_when_the_mapping_was_asked_for(void)
+{
+	for (unsigned fails = 0; fails < 2; fails++) {
+		struct zero zero;
+		struct t_call call;
+		struct er er;
+
+		er_init(&er);
+		er_up(&er);
+		prealloc(&er, 0, 65536);
+		er_write(&er, 8192, 4096, 'A');
+		if (fails)
+			t_hold_fail(er.hold, T_HOLD_WRITE, 0, 0, EIO);
+		t_hold_park(er.hold, T_HOLD_WRITE, 0, 0);
+		CHECK_EQ(iomap_sync_range(er.file, 8192, 4096, IOMAP_SYNC_WRITE), 0);
+		CHECK(t_hold_wait_parked(er.hold, 1));
+		stop_at(&er, EXTFS_VALID, 8192);
+		zero = (struct zero){ er.file, 8192 + 100, 200 };
+		t_call_fn(&call, zero_range, &zero);
+		wait_stopped(&er);
+		t_hold_release(er.hold);
+		CHECK(T_WAIT(in_flight(&er) == 0, 5000));
+		t_hold_heal(er.hold);
+		go_on(&er);
+		CHECK_EQ(t_call_wait(&call), 0);
+		t_call_free(&call);
+		for (unsigned pass = 0; pass < 2; pass++) {
+			er_expect(&er, 8192, 100, 'A');
+			er_expect(&er, 8192 + 100, 200, 0);
+			er_expect(&er, 8192 + 300, 4096 - 300, 'A');
+			fsync_and_drop(&er);
+		}
+		er_down(&er);
+	}
+}
+
 static void zeroing_over_a_hole_sees_what_is_dirty_there(void)
 {
 	struct er er;
@@ -1069,6 +1114,7 @@ static const struct t_run_case cases[] = {
 	T_RUN(zeroing_over_unwritten_blocks_sees_what_is_dirty_there),
 	T_RUN(zeroing_sees_that_its_mapping_has_changed),
 	T_RUN(a_zeroed_range_sees_that_its_mapping_has_changed),
+	T_RUN(zeroing_sees_what_was_in_flight_when_the_mapping_was_asked_for),
 	T_RUN(zeroing_over_a_hole_sees_what_is_dirty_there),
 	T_RUN(zeroing_beyond_the_end_does_not_move_it),
 	T_RUN(syncs_beside_the_writer_leave_nothing_unwritten),
