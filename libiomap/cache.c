@@ -201,6 +201,7 @@ static void init_in_place(struct iomap_cache *cache, const struct iomap_cache_pa
 	store_relaxed(&cache->readahead_bytes, p->readahead_bytes == IOMAP_READAHEAD_OFF ? 0 : p->readahead_bytes);
 	store_relaxed(&cache->max_order, folio_order_for(cache, p->max_folio_bytes));
 	mutex_init(&cache->inode_lock, LOCK_CACHE);
+	list_init(&cache->late_inodes);
 	cond_init(&cache->inode_cond);
 	for (unsigned i = 0; i < INODE_HASH; i++)
 		list_init(&cache->inodes[i]);

@@ -90,6 +90,7 @@ struct iomap_cache {
 	struct mutex inode_lock;                /* LOCK_CACHE */
 	struct cond inode_cond;                 /* an inode left I_NEW or I_FREEING */
 	struct list inodes[INODE_HASH];
+	struct list late_inodes;                /* inode_put_late() takes them apart */
 	struct list wbs;
 	uint64_t nr_handles, next_file_id;
 #ifdef IOMAP_DEBUG

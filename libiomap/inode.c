@@ -197,7 +197,8 @@ void inode_put(struct inode *inode)
 	release(inode);
 }
 
-struct inode *inode_next(struct iomap_cache *cache, struct inode *prev)
+/* @prev keeps its reference. */
+static struct inode *next(struct iomap_cache *cache, struct inode *prev)
 {
 	unsigned bucket = 0;
 	struct list *at;
@@ -225,9 +226,46 @@ struct inode *inode_next(struct iomap_cache *cache, struct inode *prev)
 	if (found)
 		found->refs++;
 	mutex_unlock(&cache->inode_lock);
+	return found;
+}
+
+struct inode *inode_next(struct iomap_cache *cache, struct inode *prev)
+{
+	struct inode *found = next(cache, prev);
+
 	if (prev)
 		inode_put(prev);
 	return found;
+}
+
+struct inode *inode_next_late(struct iomap_cache *cache, struct inode *prev)
+{
+	struct inode *found = next(cache, prev);
+
+	mutex_lock(&cache->inode_lock);
+	if (prev && prev->refs == 1)
+		list_add_tail(&cache->late_inodes, &prev->late);        /* whoever finds it now has one of his own */
+	else if (prev)
+		prev->refs--;
+	mutex_unlock(&cache->inode_lock);
+	return found;
+}
+
+void inode_put_late(struct iomap_cache *cache)
+{
+	for (;;) {
+		struct inode *inode = NULL;
+
+		mutex_lock(&cache->inode_lock);
+		if (!list_empty(&cache->late_inodes)) {
+			inode = list_first(&cache->late_inodes, struct inode, late);
+			list_del(&inode->late);
+		}
+		mutex_unlock(&cache->inode_lock);
+		if (!inode)
+			return;
+		inode_put(inode);
+	}
 }
 
 bool inode_is_clean(struct inode *inode)

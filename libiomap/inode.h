@@ -37,6 +37,7 @@ struct inode {
 	bool unstable;                          /* IOMAP_OPEN_UNSTABLE: contents may change while they are written */
 	/* cache->inode_lock */
 	struct list hash;
+	struct list late;                       /* in cache->late_inodes, which has the last reference */
 	_Atomic unsigned flags;                 /* I_*; I_DIRTY and I_SYNC: wb->list_lock */
 	unsigned refs;                          /* handles + 1 while I_DIRTY + whoever works on it */
 	_Atomic unsigned handles;
@@ -103,6 +104,12 @@ void inode_put(struct inode *inode);
  * coming and going.
  */
 struct inode *inode_next(struct iomap_cache *cache, struct inode *prev);
+/*
+ * The same where locks are held under which no inode may be taken apart: a last reference is kept for inode_put_late(), which is
+ * called when they have been let go.
+ */
+struct inode *inode_next_late(struct iomap_cache *cache, struct inode *prev);
+void inode_put_late(struct iomap_cache *cache);
 
 static inline uint64_t inode_size(const struct inode *inode) { return load_acquire(&inode->size); }
 /* pairs with inode_size(): who sees the size sees the data below it */

@@ -189,6 +189,12 @@ struct iomap_folio *mapping_next_busy(struct mapping *m, pgoff_t *index, pgoff_t
 	return f;
 }
 
+void mapping_settle(struct mapping *m)
+{
+	mutex_lock(&m->tree_lock);
+	mutex_unlock(&m->tree_lock);
+}
+
 bool mapping_marked_in(struct mapping *m, uint64_t start, uint64_t end, enum xa_mark mark)
 {
 	pgoff_t at = start >> PAGE_SHIFT;

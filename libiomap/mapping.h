@@ -63,6 +63,11 @@ struct iomap_folio *mapping_next_marked(struct mapping *m, pgoff_t *index, pgoff
 /* As mapping_next_marked(), with a block that is dirty or in flight: none is missed that goes from one to the other meanwhile. */
 struct iomap_folio *mapping_next_busy(struct mapping *m, pgoff_t *index, pgoff_t last);
 struct iomap_folio *mapping_next(struct mapping *m, pgoff_t *index, pgoff_t last);
+/*
+ * Flags move first, then marks, then the sums of the device, under one hold of the tree lock. Who has seen a flag without a lock calls
+ * this before it looks at marks.
+ */
+void mapping_settle(struct mapping *m);
 /* Does some folio in [start, end) have the mark? No promise beyond the moment. */
 bool mapping_marked_in(struct mapping *m, uint64_t start, uint64_t end, enum xa_mark mark);
 /* Is page @index cached? No promise beyond the moment. */

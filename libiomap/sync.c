@@ -44,7 +44,7 @@ static void tell_others(struct inode *inode, int error)
 {
 	struct inode *other = NULL;
 
-	while (inode->mapped && (other = inode_next(inode->cache, other)))
+	while (inode->mapped && (other = inode_next_late(inode->cache, other)))
 		if (other != inode && other->device == inode->device && !inode_is_durable(other))
 			note_lost(other, error);
 }
@@ -96,6 +96,7 @@ int sync_flush(struct inode *inode)
 	if (!ret && inode->last_good_flush <= ticket)
 		ret = flush_locked(inode);
 	mutex_unlock(&inode->flush_lock);
+	inode_put_late(inode->cache);
 	return ret;
 }
 
@@ -279,6 +280,7 @@ static int retry_once(struct inode *inode, uint64_t start, uint64_t end, uint64_
 	if (!flushed)
 		store_relaxed(&inode->flush_error, 0);  /* what is still lost speaks for itself */
 	mutex_unlock(&inode->flush_lock);
+	inode_put_late(inode->cache);
 	rangeset_fini(&written);
 	return ret ? ret : flushed;
 }

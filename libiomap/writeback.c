@@ -674,8 +674,10 @@ int writeback_failed(struct inode *inode, uint64_t start, uint64_t end)
 	struct iomap_folio *f;
 	int error = 0;
 
-	if (!wb_level(inode->wb, WB_FAILED))
+	/* Raised before a block that failed leaves flight: who waited for it sees the count. */
+	if (!load_acquire(&inode->write_failures))
 		return 0;
+	mapping_settle(m);
 	while (!error && at <= last && (f = mapping_next_marked(m, &at, last, XA_MARK_DIRTY))) {
 		pgoff_t next = at + folio_pages(f);
 
