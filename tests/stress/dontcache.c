@@ -415,6 +415,8 @@ static uint64_t writes_while_parked(enum iomap_dontcache policy, uint64_t *peak,
 			CHECK(T_WAIT(behind(&rig) == 0, 5000));
 	}
 	*in_flight = t_rig_stat(&rig).writeback_bytes;
+	if (policy == IOMAP_DONTCACHE_KICK)     /* what the flusher has claimed is on its way to the device */
+		CHECK(t_hold_wait_parked(rig.hold, NR_WRITES));
 	t_hold_counts(rig.hold, &after);
 	t_hold_release(rig.hold);
 	CHECK_EQ(iomap_fsync(rig.file), 0);
