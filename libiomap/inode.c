@@ -268,6 +268,19 @@ void inode_put_late(struct iomap_cache *cache)
 	}
 }
 
+uint64_t inode_failures(const struct inode *inode)
+{
+	uint64_t failures = load_acquire(&inode->write_failures);
+
+	/* One is under way: no count is ever the same as this. */
+	return load_acquire(&inode->write_failing) && !MUTANT(M_FAILING_NOT_SEEN) ? UINT64_MAX : failures;
+}
+
+bool inode_no_failure_since(const struct inode *inode, uint64_t failures)
+{
+	return load_acquire(&inode->write_failures) == failures;
+}
+
 bool inode_is_clean(struct inode *inode)
 {
 	uint64_t size;

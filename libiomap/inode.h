@@ -72,6 +72,7 @@ struct inode {
 	/* errors of writes */
 	errseq_t wb_err;
 	_Atomic uint64_t write_failures;        /* requests that failed; raised before their blocks say so */
+	_Atomic unsigned write_failing;         /* of them, those whose blocks do not all say so yet */
 	_Atomic uint32_t sync_since;            /* iomap_cache_sync()'s cursor */
 	/* space: what is known to be allocated on the device */
 	struct rangeset allocated;
@@ -110,6 +111,13 @@ struct inode *inode_next(struct iomap_cache *cache, struct inode *prev);
  */
 struct inode *inode_next_late(struct iomap_cache *cache, struct inode *prev);
 void inode_put_late(struct iomap_cache *cache);
+
+/*
+ * Blocks that failed go from in flight back to dirty, against the order in which the two are looked for, so one may be missed in both. A look
+ * at the blocks of a file is proof of nothing unless inode_no_failure_since() the value of this from before it.
+ */
+uint64_t inode_failures(const struct inode *inode);
+bool inode_no_failure_since(const struct inode *inode, uint64_t failures);
 
 static inline uint64_t inode_size(const struct inode *inode) { return load_acquire(&inode->size); }
 /* pairs with inode_size(): who sees the size sees the data below it */

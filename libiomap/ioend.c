@@ -95,21 +95,26 @@ static void end_stable(struct zone *z, struct iomap_folio *f)
 	folio_wake(z, f);
 }
 
-/* A write of the inode has failed: its own count is raised before its blocks say so. */
-static void note_failure(struct inode *inode, int error)
+/* A write of the inode has failed: its own count is raised before its blocks say so. failure_end() when they have. */
+static void failure_begin(struct inode *inode, int error)
 {
+	add_acq_rel(&inode->write_failing, 1);
 	add_acq_rel(&inode->write_failures, 1);
 	errseq_set(&inode->wb_err, error);
 	flusher_write_failed(inode, error);
 }
+
+static void failure_end(struct inode *inode) { sub_acq_rel(&inode->write_failing, 1); }
 
 void ioend_skip(struct inode *inode, struct iomap_folio *f, unsigned first, unsigned nr, int error)
 {
 	struct mapping *m = &inode->mapping;
 
 	if (error)
-		note_failure(inode, error);
+		failure_begin(inode, error);
 	mapping_complete(m, f, first, nr, error, inode->cache->error_policy == IOMAP_ERROR_KEEP_DIRTY);
+	if (error)
+		failure_end(inode);
 	throttle_completed(inode->cache, inode->wb, nr * ifs_block_bytes(&m->geom));
 	if (sub_acq_rel(&inode->nr_inflight, nr) == nr)
 		wb_poke(inode->wb);
@@ -122,6 +127,7 @@ static void finish(struct ioend *io, int error)
 	struct mapping *m = &inode->mapping;
 	struct zone *z = m->zone;
 	bool keep = inode->cache->error_policy == IOMAP_ERROR_KEEP_DIRTY;
+	bool failed = error;
 	unsigned blocks = 0;
 
 	if (!error) {
@@ -131,7 +137,7 @@ static void finish(struct ioend *io, int error)
 			store_relaxed(&inode->wb_err, 0);
 		store_relaxed(&inode->wb->last_good_ns, plat_now_ns());
 	} else {
-		note_failure(inode, error);
+		failure_begin(inode, error);
 	}
 	for (unsigned i = 0; i < io->nr; i++) {
 		struct iomap_folio *f = io->piece[i].folio;
@@ -145,6 +151,8 @@ static void finish(struct ioend *io, int error)
 		folio_put(z, f);
 		blocks += io->piece[i].nr;
 	}
+	if (failed)
+		failure_end(inode);
 	throttle_completed(inode->cache, inode->wb, io->len);
 	if (io->wait)
 		io_wait_done(io->wait, error);

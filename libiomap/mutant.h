@@ -61,6 +61,7 @@ enum mutant {
 	M_RETRY_OUTRUN         = 43,    /* RETRY trusts its writes though another flush has failed since */
 	M_TAIL_NOT_AWAITED     = 44,    /* a direct write goes to the page of a buffered one on its way */
 	M_GRANULE_PASSED       = 45,    /* what is appended in a granule whose first part is on its way is written after what lies behind */
+	M_FAILING_NOT_SEEN     = 46,    /* a look at a file's blocks is believed though a failed request is telling them so just then */
 	M_PUNCH_NO_LOCK        = 50,    /* what a punch takes away may still be written out after it */
 	M_PUNCH_KEEPS_SPACE    = 51,    /* a punched block is still taken for allocated */
 	M_PUNCH_PAST_END       = 52,    /* a punch cancels what is dirty behind its range in the same folio, too */

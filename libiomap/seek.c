@@ -73,10 +73,10 @@ static uint64_t next_busy(struct inode *inode, uint64_t pos, uint64_t *end)
 
 	/* Under DROP a block whose write fails is neither, from now on: look again. */
 	do {
-		failures = load_acquire(&inode->write_failures);
+		failures = inode_failures(inode);
 		start = look_for_busy(&inode->mapping, pos, end,
 				      failures && inode->cache->error_policy == IOMAP_ERROR_DROP);
-	} while (load_acquire(&inode->write_failures) != failures && ++looks < LOOKS);
+	} while (!inode_no_failure_since(inode, failures) && ++looks < LOOKS);
 	return start;
 }
 

@@ -580,7 +580,7 @@ uint64_t writeback_start(struct inode *inode, uint64_t start, uint64_t end, uint
 static int through_once(struct inode *inode, uint64_t start, uint64_t end)
 {
 	struct mapping *m = &inode->mapping;
-	uint64_t failures = load_acquire(&inode->write_failures);
+	uint64_t failures = inode_failures(inode);
 	pgoff_t at = start >> PAGE_SHIFT, last = (end - 1) >> PAGE_SHIFT;
 	bool keep = inode->cache->error_policy == IOMAP_ERROR_KEEP_DIRTY;
 	struct iomap_folio *f;
@@ -609,7 +609,7 @@ static int through_once(struct inode *inode, uint64_t start, uint64_t end)
 	error = keep ? writeback_failed(inode, start, end) : own;
 	if (error)
 		return own ? own : error;
-	others = p.submitted < end - start && load_acquire(&inode->write_failures) != failures;
+	others = p.submitted < end - start && !inode_no_failure_since(inode, failures);
 	if (!keep)                      /* a failed block does not show: where others carried some, their errors count */
 		return others ? load_relaxed(&inode->wb->last_error) : 0;
 	if ((!own && !others) || MUTANT(M_THROUGH_RETRIED))
@@ -731,11 +731,11 @@ int writeback_range_sync(struct inode *inode, uint64_t start, uint64_t end)
 	 * written. A round during which some write of the file failed is therefore no proof, unless it shows the error.
 	 */
 	for (unsigned round = 0; round < SYNC_ROUNDS; round++) {
-		uint64_t failures = load_acquire(&inode->write_failures);
+		uint64_t failures = inode_failures(inode);
 
 		sync_round(inode, start, end);
 		error = writeback_failed(inode, start, end);
-		if (error || inode->cache->error_policy == IOMAP_ERROR_DROP || load_acquire(&inode->write_failures) == failures)
+		if (error || inode->cache->error_policy == IOMAP_ERROR_DROP || inode_no_failure_since(inode, failures))
 			return error;
 	}
 	error = load_relaxed(&inode->wb->last_error);
