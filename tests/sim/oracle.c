@@ -757,34 +757,40 @@ const char *oracle_check_growth(unsigned file, const unsigned char *image, uint6
 	return NULL;
 }
 
-const char *oracle_check_image(unsigned file, const unsigned char *image, uint64_t size, bool killed, bool faults)
+const char *oracle_check_bytes(unsigned file, const unsigned char *image, uint64_t pos, uint64_t end, bool killed, bool faults)
 {
 	static char why[2048];
-	struct ofile *f = &files[file];
 	static struct view v;
-	uint64_t wrong;
+	struct ofile *f = &files[file];
+	uint64_t wrong, next;
+	char what[1024] = "";
 
-	if (!size_ok(f, size)) {
-		snprintf(why, sizeof(why), "after the crash file %u has size %llu, which it never had since the last sync", file,
-			 (unsigned long long)size);
-		return why;
-	}
 	v.since = f->synced;
 	v.image = true;
 	v.loose = faults;
 	v.killed = killed;
 	v.torn = f->unstable;
-	look(&v, f, 0, size);
-	wrong = first_wrong(&v, 512, 0, image, size);
-	if (wrong < size) {
-		uint64_t next = (wrong / 512 + 1) * 512;
-		char what[1024] = "";
+	look(&v, f, pos, end);
+	wrong = first_wrong(&v, 512, pos, image, end);
+	if (wrong >= end)
+		return NULL;
+	next = (wrong / 512 + 1) * 512 < end ? (wrong / 512 + 1) * 512 : end;
+	say_what_is_there(&v, wrong, image + (wrong - pos), (size_t)(next - wrong), what, sizeof(what));
+	snprintf(why, sizeof(why), "after a crash now file %u has wrong bytes in [%llu, %llu)%s", file, (unsigned long long)wrong,
+		 (unsigned long long)next, what);
+	return why;
+}
 
-		next = next < size ? next : size;
-		say_what_is_there(&v, wrong, image + wrong, (size_t)(next - wrong), what, sizeof(what));
-		snprintf(why, sizeof(why), "after the crash file %u (size %llu) has wrong bytes in [%llu, %llu)%s", file,
-			 (unsigned long long)size, (unsigned long long)wrong, (unsigned long long)next, what);
+const char *oracle_check_image(unsigned file, const unsigned char *image, uint64_t size, bool killed, bool faults)
+{
+	static char why[256];
+	const char *wrong;
+
+	if (!size_ok(&files[file], size)) {
+		snprintf(why, sizeof(why), "after the crash file %u has size %llu, which it never had since the last sync", file,
+			 (unsigned long long)size);
 		return why;
 	}
-	return killed && !faults ? oracle_check_growth(file, image, 0, size) : NULL;
+	wrong = oracle_check_bytes(file, image, 0, size, killed, faults);
+	return !wrong && killed && !faults ? oracle_check_growth(file, image, 0, size) : wrong;
 }

@@ -73,6 +73,8 @@ const char *oracle_check_image(unsigned file, const unsigned char *image, uint64
  * nothing has failed. NULL, or where.
  */
 const char *oracle_check_growth(unsigned file, const unsigned char *image, uint64_t from, uint64_t to);
+/* As the first, of the bytes [@pos, @end) alone and of no size; @image begins at @pos. */
+const char *oracle_check_bytes(unsigned file, const unsigned char *image, uint64_t pos, uint64_t end, bool killed, bool faults);
 /* Some write failed for good: bytes may be missing below the size after a crash. */
 void oracle_had_errors(unsigned file);
 

@@ -99,6 +99,29 @@ static void look_at_size(struct iomap_file *file, unsigned f)
 	sim_thaw();
 }
 
+/*
+ * A call has promised that [pos, end) outlives the process (@stable: a power cut) from now on. Looked at at once: it may take a crash at the
+ * next step to show it otherwise.
+ */
+static void check_promise(unsigned f, uint64_t pos, uint64_t end, bool stable)
+{
+	const char *why;
+	uint64_t size;
+
+	if (w.inode[f] || w.lossy[f] || (w.pairs[f] & 1))
+		return;
+	size = stable ? disk_image(f, DISK_POWER_OLDEST, NULL, image, end) : disk_size(f);
+	pos = pos / SIM_SECTOR * SIM_SECTOR;
+	end = end < size ? end : size;
+	if (pos >= end)
+		return;
+	if (!stable)
+		disk_peek(f, pos, image + pos, end - pos);
+	why = oracle_check_bytes(f, image + pos, pos, end, !stable, w.plan.faults);
+	if (why)
+		sim_fail("%s", why);
+}
+
 /* Writes what the oracle has been told of as @id, for @pos. */
 static void write_as(const struct op *op, struct iomap_file *file, unsigned char *buf, unsigned id, uint64_t pos, int flags)
 {
@@ -116,8 +139,13 @@ static void write_as(const struct op *op, struct iomap_file *file, unsigned char
 	if (ret != (ssize_t)op->len && (op->flags & (IOMAP_RWF_DIRECT | IOMAP_RWF_WRITETHROUGH)))
 		oracle_size_is_vague(f);
 	oracle_write_end(f, id, ret);
-	if (ret == (ssize_t)op->len)
+	if (ret == (ssize_t)op->len) {
+		if (op->flags & (IOMAP_RWF_DIRECT | IOMAP_RWF_WRITETHROUGH))
+			check_promise(f, pos, pos + op->len, false);
+		if (op->flags & IOMAP_RWF_DSYNC)
+			check_promise(f, pos, pos + op->len, true);
 		return;
+	}
 	if (ret == -EAGAIN && (op->flags & IOMAP_RWF_NOWAIT))
 		return;
 	if (ret >= 0 && (op->flags & IOMAP_RWF_NOWAIT))
@@ -297,10 +325,12 @@ static void do_sync(const struct op *op, struct iomap_file *file)
 	for (unsigned f = 0; f < w.plan.nr_files; f++) {
 		if (op->kind != OP_SYNC && f != op->file)
 			continue;
-		if (!ret)
+		if (!ret) {
 			oracle_sync_end(f, since);
-		else
+			check_promise(f, 0, ORACLE_MOST, true);
+		} else {
 			had_error(f);
+		}
 	}
 	if (ret && !excused(ret))
 		unexpected(op, ret);
@@ -366,6 +396,8 @@ static void do_sync_range(const struct op *op, struct iomap_file *file)
 
 	if (!ret && op->flags == IOMAP_SYNC_DURABLE)
 		oracle_sync_range_end(op->file, since, op->pos, op->pos + op->len);
+	if (!ret && op->flags == IOMAP_SYNC_DURABLE)
+		check_promise(op->file, op->pos, op->pos + op->len, true);
 	if (ret) {
 		had_error(op->file);
 		if (!excused(ret))
